@@ -8,6 +8,7 @@ use crate::gsp::rpc::Outcome;
 use crate::host::channel::ChannelId;
 use crate::mmio::Mmio;
 use crate::pramin;
+use crate::recorder::Event;
 use crate::regs::*;
 use crate::timer;
 
@@ -32,12 +33,7 @@ impl Mmio for Gpu {
         if pramin::write(&mut self.memory, window, offset, value)
             || self.intr.write(offset, value)
             || self.journal.write(offset, value)
-            || self.replayable.write(
-                &mut self.intr,
-                self.chip.vectors.replayable_fault,
-                offset,
-                value,
-            )
+            || self.write_faults(offset, value)
         {
             return;
         }
@@ -74,6 +70,17 @@ impl Gpu {
             _ => return None,
         };
         u32::try_from(done).ok()
+    }
+
+    /// Writes a register of the buffer of replayable faults. Returns whether `offset` is one.
+    fn write_faults(&mut self, offset: u32, value: u32) -> bool {
+        let vector = self.chip.vectors.replayable_fault;
+        let written = self.replayable.write(&mut self.intr, vector, offset, value);
+        if let Some(batch) = written.filter(|batch| batch.faults > 0) {
+            let now_ns = self.platform.clock.now_ns();
+            self.platform.recorder.record(now_ns, &Event::Batch(batch));
+        }
+        written.is_some()
     }
 
     fn write_other(&mut self, offset: u32, value: u32) {

@@ -19,7 +19,7 @@ use crate::gsp::objects::ObjectKey;
 use crate::intr::InterruptTree;
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use crate::regs::NV_VIRTUAL_FUNCTION_PRIV_MMU_FAULT_BUFFER;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Registers of the second buffer, that of replayable faults.
 const GET: u32 = NV_VIRTUAL_FUNCTION_PRIV_MMU_FAULT_BUFFER::OFFSET + 0x28;
@@ -123,6 +123,15 @@ struct Access {
     state: State,
 }
 
+/// Packets that the driver has taken from the buffer at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Number of packets.
+    pub faults: u32,
+    /// Number of channels whose faults they report.
+    pub channels: u32,
+}
+
 /// What a report needs.
 pub struct Report<'a> {
     /// Holds the buffer and the page tables.
@@ -142,6 +151,8 @@ pub struct Faults {
     get: u32,
     put: u32,
     overflow: bool,
+    /// Channels of the packets between GET and PUT, in order.
+    reported: VecDeque<ObjectKey>,
     accesses: BTreeMap<Ticket, Access>,
     last: u64,
 }
@@ -167,25 +178,42 @@ impl Faults {
         }
     }
 
-    /// Writes GET or PUT. Returns whether the register is one of them. A write to GET raises the
-    /// vector again while the buffer is not empty.
+    /// Writes GET or PUT. Returns what the driver takes by that, or nothing for other registers. A
+    /// write to GET raises the vector again while the buffer is not empty.
     pub fn write(
         &mut self,
         intr: &mut InterruptTree,
         vector: u32,
         offset: u32,
         value: u32,
-    ) -> bool {
-        if offset == GET {
-            self.get = low_u32(POINTER.of(value.into())) % self.entries().max(1);
-            if OVERFLOW.of(value.into()) == 1 {
-                self.overflow = false;
-            }
-            if self.get != self.put {
-                intr.trigger(vector);
-            }
+    ) -> Option<Batch> {
+        match offset {
+            GET => {}
+            PUT => return Some(Batch::default()),
+            _ => return None,
         }
-        matches!(offset, GET | PUT)
+        let batch = self.take(low_u32(POINTER.of(value.into())) % self.entries().max(1));
+        if OVERFLOW.of(value.into()) == 1 {
+            self.overflow = false;
+        }
+        if self.get != self.put {
+            intr.trigger(vector);
+        }
+        Some(batch)
+    }
+
+    /// Moves GET, and forgets the packets that it passes.
+    fn take(&mut self, get: u32) -> Batch {
+        let entries = self.entries().max(1);
+        let passed = (get + entries - self.get) % entries;
+        self.get = get;
+        let taken = self.reported.len().min(passed as usize);
+        let channels: BTreeSet<_> = self.reported.drain(..taken).collect();
+        // CAST: the buffer has fewer entries than GET has values.
+        Batch {
+            faults: taken as u32,
+            channels: channels.len() as u32,
+        }
     }
 
     /// Reports a fault at `va`. Returns the number of the access, which stalls, or nothing if no
@@ -297,6 +325,7 @@ impl Faults {
                 .write_u32(page.plus(offset % PAGE_BYTES + at), word);
         }
         self.put = next;
+        self.reported.push_back(access.place.channel);
         report.intr.trigger(report.vector);
     }
 }

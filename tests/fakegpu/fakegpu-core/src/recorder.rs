@@ -3,6 +3,7 @@
 //! Names the driver's requests to the device, for tests to assert on.
 
 use crate::abi;
+use crate::faults::Batch;
 use crate::gsp::objects::ObjectKey;
 use gct_model::Blocks;
 use std::fmt::Write;
@@ -90,6 +91,8 @@ pub enum Event<'a> {
         /// Whether the access is a write.
         write: bool,
     },
+    /// Reports of replayable faults that the driver has taken from the buffer.
+    Batch(Batch),
     /// A replay of all stalled accesses.
     Replay,
     /// A cancel of stalled accesses.
@@ -170,6 +173,11 @@ impl Event<'_> {
                 text(&mut line, "kind", "fault");
                 place(&mut line, channel, None);
                 let _ = write!(line, ",\"va\":{va},\"write\":{write}");
+            }
+            Self::Batch(Batch { faults, channels }) => {
+                text(&mut line, "kind", "batch");
+                number(&mut line, "faults", faults);
+                number(&mut line, "channels", channels);
             }
             Self::Replay => text(&mut line, "kind", "replay"),
             Self::Cancel { va } => {

@@ -72,6 +72,12 @@ pub struct Event {
     /// The disabled TPCs of a launch, in hexadecimal bytes.
     #[serde(default)]
     pub mask: String,
+    /// The faults of a batch.
+    #[serde(default)]
+    pub faults: u32,
+    /// The channels whose faults are in a batch.
+    #[serde(default)]
+    pub channels: u32,
     /// The whole line.
     #[serde(skip)]
     pub line: String,

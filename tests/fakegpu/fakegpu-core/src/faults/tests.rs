@@ -84,6 +84,31 @@ fn a_fault_is_a_packet_and_an_interrupt() {
 }
 
 #[test]
+fn what_the_driver_takes_is_a_batch() {
+    let mut bench = Bench::new();
+    let (first, mut faults) = (place(&bench), faults());
+    let second = Place {
+        channel: ObjectKey {
+            client: 1,
+            handle: 6,
+        },
+        ..first
+    };
+    for place in [first, second, second, first] {
+        faults.stall(report(&mut bench), place, UNMAPPED, true);
+    }
+    let mut take = |offset, value| faults.write(&mut bench.intr, VECTOR, offset, value);
+    let batch = |faults, channels| Some(Batch { faults, channels });
+    assert_eq!(take(GET, 1), batch(1, 1));
+    assert_eq!(take(GET, 1), batch(0, 0));
+    assert_eq!(take(GET, 4), batch(3, 2));
+    assert_eq!(take(PUT, 4), batch(0, 0));
+    // There are no packets beyond PUT.
+    assert_eq!(take(GET, 9), batch(0, 0));
+    assert_eq!(take(0, 0), None);
+}
+
+#[test]
 fn a_replay_tries_again() {
     let mut bench = Bench::new();
     let (place, mut faults) = (place(&bench), faults());
