@@ -60,7 +60,9 @@
 //! | module | contents |
 //! |---|---|
 //! | [`words`] | the traits of a backend: words of memory, the two sides of a channel, storage |
-//! | [`channel`] | the lane: entries in, entries out |
+//! | [`channel`] | the lane: which entries are published, and when |
+//! | `tenant` | the tenant's ring: entries in, each read once |
+//! | `real` | the real ring: entries out, and GP_GET |
 //! | [`ring`] | the indices of the real ring, and the tenant's index for each |
 //! | [`work`] | the buffers, the backend's part of a round, the outcome for one entry |
 //! | [`governor`] | one tenant's limits on one GPU: admission and release |
@@ -81,6 +83,7 @@ pub mod governor;
 pub mod in_flight;
 pub mod limits;
 mod queue;
+mod real;
 pub mod ring;
 pub mod roster;
 pub mod scratch;
@@ -90,6 +93,7 @@ pub mod selftest;
 mod shares;
 pub mod split;
 pub mod standing;
+mod tenant;
 pub mod whole;
 pub mod words;
 pub mod work;

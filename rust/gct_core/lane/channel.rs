@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Moves entries from the tenant's ring to the real ring, when the governor admits them.
+//! Takes entries from the tenant's ring, and publishes them when the governor admits them.
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
-use super::ring::{next_index, previous_index, RealRing};
+use super::real::Real;
+use super::ring::RealRing;
 use super::split::ADDED_WORDS;
+use super::tenant::TenantRing;
 use super::whole;
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::pace::{Admission, InFlight};
-use crate::submit::gpfifo::{self, Entry};
+use crate::submit::gpfifo::Entry;
 use crate::units::{Ns, Sat};
 
 /// The most entries of a ring: RM uses 22 bits of GP_PUT.
@@ -18,20 +20,11 @@ pub const ENTRIES_MAX: u32 = 1 << 22;
 
 /// The state of one channel between the tenant's ring and the real ring.
 pub struct Lane<S: Storage, V: 'static> {
-    /// The entries of the tenant's ring.
-    entries: u32,
     token: Option<u32>,
-    /// The tenant's next entry to process, as an index of its ring.
-    taken: u32,
-    /// GP_PUT at the last check.
-    seen: u32,
-    /// The entry at `taken`, if it was loaded and not processed.
-    loaded: Option<u64>,
+    tenant: TenantRing,
     /// The processed entry that is not published completely.
     waiting: Option<Next<V>>,
-    /// The extended base of the real ring, where the lane sets it.
-    base: u32,
-    ring: RealRing<S::Slots<u32>>,
+    real: Real<S::Slots<u32>>,
     in_flight: InFlightQueue<S, V>,
     /// What the governor knows of the work in flight.
     told: InFlight,
@@ -52,14 +45,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         stream: Stream<S>,
     ) -> Self {
         Self {
-            entries,
             token: None,
-            taken: 0,
-            seen: 0,
-            loaded: None,
+            tenant: TenantRing::new(entries),
             waiting: None,
-            base: 0,
-            ring,
+            real: Real::new(ring),
             in_flight,
             told: InFlight::default(),
             held: 0,
@@ -73,15 +62,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         self.token = Some(token);
     }
 
-    /// Returns the tenant's GP_PUT, or `otherwise` if it cannot be loaded.
-    fn put(rings: &impl Rings, otherwise: u32) -> u32 {
-        let put = rings.load(Side::Tenant, Control::Put);
-        put.unwrap_or(otherwise)
-    }
-
     /// Returns whether work is held back, or in flight and watched.
     pub fn is_pending(&self, rings: &impl Rings) -> bool {
-        self.waiting.is_some() || self.is_watched() || Self::put(rings, self.taken) != self.taken
+        self.waiting.is_some() || self.is_watched() || self.tenant.has_more(rings)
     }
 
     /// Returns whether work is in flight and watched.
@@ -116,25 +99,17 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// Returns whether the last round has left nothing that is held back, in flight or to be
     /// fetched. Reads nothing of the channel.
     pub fn is_quiet(&self) -> bool {
-        let is_fetched = self.ring.fetched_count() == self.ring.pushed_count();
-        self.held == 0 && self.in_flight.totals().count == 0 && is_fetched
+        self.held == 0 && self.in_flight.totals().count == 0 && self.real.is_fetched()
     }
 
     /// Returns whether the tenant has added entries since the last time.
     pub fn has_news(&mut self, rings: &impl Rings) -> bool {
-        let put = Self::put(rings, self.seen);
-        core::mem::replace(&mut self.seen, put) != put
+        self.tenant.has_news(rings)
     }
 
     /// Returns whether the ring is so full that the tenant may be waiting for GP_GET to advance.
     pub fn is_crowded(&self, rings: &impl Rings) -> bool {
-        let get = rings.load(Side::Tenant, Control::Get).unwrap_or(0);
-        let put = Self::put(rings, 0);
-        let in_flight = match put.checked_sub(get) {
-            Some(in_flight) => in_flight,
-            None => put.wrapping_add(self.entries).wrapping_sub(get),
-        };
-        in_flight > self.entries / 2
+        self.tenant.is_crowded(rings)
     }
 
     /// Returns whether nothing is held back, in flight, or waiting for room.
@@ -144,7 +119,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
 
     /// Returns the real ring's GP_PUT.
     pub fn published(&self) -> u32 {
-        self.ring.put()
+        self.real.put()
     }
 
     /// Removes the submissions whose fences are `gone`, because their memory goes.
@@ -175,11 +150,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
 
     /// Returns how many of the tenant's entries are not published completely.
     fn held(&self, rings: &impl Rings) -> u64 {
-        let put = Self::put(rings, self.taken).min(self.entries);
-        let behind = match put.checked_sub(self.taken) {
-            Some(behind) => behind,
-            None => put.wrapping_add(self.entries).wrapping_sub(self.taken),
-        };
+        let behind = self.tenant.behind(rings);
         u64::from(behind).saturating_add(u64::from(self.waiting.is_some()))
     }
 
@@ -196,14 +167,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let (Some(target), Some(token)) = (target, self.token) else {
             return 0;
         };
-        let nothing = self.waiting.is_none() && self.taken == target;
-        if nothing || target >= self.entries || !governor.is_open(now) {
+        let nothing = self.waiting.is_none() && self.tenant.taken() == target;
+        if nothing || !self.tenant.is_index(target) || !governor.is_open(now) {
             return 0;
         }
         let mut count = Sat(0u32);
         let mut turn = round.turn;
         while turn > 0 && self.process_next(rings, governor, round, target) {
-            if !self.make_room(rings, 1) || !self.push(rings, governor, round) {
+            if !self.real.make_room(rings, 1) || !self.push(rings, governor, round) {
                 break;
             }
             count += 1;
@@ -212,7 +183,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if count > Sat(0) {
             self.close(rings, round);
             governor.moved(now);
-            rings.publish(self.ring.put(), token);
+            rings.publish(self.real.put(), token);
             self.refresh_get(rings);
         }
         count.0
@@ -253,20 +224,17 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if self.waiting.is_some() {
             return true;
         }
-        if self.taken == target {
+        if self.tenant.taken() == target {
             return false;
         }
-        let Some(entry) = self.loaded.or_else(|| rings.entry(self.taken)) else {
+        let Some(entry) = self.tenant.entry(rings) else {
             return false;
         };
-        // The tenant may change its ring, so what was decided on is what will be processed.
-        self.loaded = Some(entry);
         if !self.can_process(rings, entry, governor.may_split(), round) {
             return false;
         }
-        self.loaded = None;
         self.waiting = Some(governor.process(&mut self.stream, entry, round));
-        self.taken = next_index(self.taken, self.entries);
+        self.tenant.advance();
         if governor.take_refused() {
             self.refuse(governor);
         }
@@ -287,7 +255,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(copies) = round.copies.as_deref_mut() else {
             return true;
         };
-        if !self.make_room(rings, ENTRIES) {
+        if !self.real.make_room(rings, ENTRIES) {
             return false;
         }
         let mut fetch = self.stream.fetch;
@@ -313,18 +281,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             false => placed.min(copies.most()).max(count),
         };
         if !copies.has_room(need) {
-            self.read_get(rings);
-            copies.free(round.memory, self.ring.fetched_count());
+            self.real.read_get(rings);
+            copies.free(round.memory, self.real.fetched_count());
         }
         copies.has_room(need) || count > copies.most()
-    }
-
-    /// Returns whether the real ring has room for so many more entries.
-    fn make_room(&mut self, rings: &impl Rings, count: u32) -> bool {
-        if self.ring.room() < count {
-            self.read_get(rings);
-        }
-        self.ring.room() >= count
     }
 
     /// Ends a batch of copies, unless the tenant's words go on in the next segment.
@@ -334,25 +294,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             return;
         };
         // What waits was scanned, so the registers are those behind it.
-        if self.waiting.is_some() || !tracker.is_between_bursts() || self.ring.room() < 2 {
+        if self.waiting.is_some() || !tracker.is_between_bursts() || self.real.room() < 2 {
             return;
         }
-        let pushed = self.ring.pushed_count();
+        let pushed = self.real.pushed_count();
         let registers = tracker.semaphore_registers();
         if let Some(entry) = copies.close(round.memory, pushed, registers) {
-            self.set_base(rings, 0);
-            rings.set_entry(self.ring.put(), entry);
-            self.ring.pushed(self.taken);
-        }
-    }
-
-    /// Has the next entry's addresses begin with a base.
-    fn set_base(&mut self, rings: &impl Rings, base: u32) {
-        if base != self.base {
-            self.base = base;
-            let entry = Entry::Control(gpfifo::Control::ExtendedBase(base));
-            rings.set_entry(self.ring.put(), entry.encode());
-            self.ring.pushed(previous_index(self.taken, self.entries));
+            self.real.set_base(rings, 0, self.tenant.before_taken());
+            self.real.push(rings, entry, self.tenant.taken());
         }
     }
 
@@ -387,17 +336,16 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         }
         // The tenant's entry counts as read once the last entry that replaces it is.
         let tenant_next = match last {
-            true => self.taken,
-            false => previous_index(self.taken, self.entries),
+            true => self.tenant.taken(),
+            false => self.tenant.before_taken(),
         };
         if last {
             self.waiting = None;
         }
         if let Some(base) = base.filter(|_| round.copies.is_some()) {
-            self.set_base(rings, base);
+            self.real.set_base(rings, base, self.tenant.before_taken());
         }
-        rings.set_entry(self.ring.put(), word);
-        self.ring.pushed(tenant_next);
+        self.real.push(rings, word, tenant_next);
         if let Some(submission) = submission {
             let fences = core::iter::once(submission.fence).chain(ends.into_iter().flatten());
             for fence in fences {
@@ -412,29 +360,17 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         true
     }
 
-    /// Reads GP_GET and stores the tenant's GP_GET for it.
-    fn read_get(&mut self, rings: &impl Rings) {
-        let get = rings.load(Side::Real, Control::Get);
-        if let Some(tenant) = get.and_then(|get| self.ring.read_up_to(get)) {
-            rings.store_get(tenant);
-        }
-    }
-
     /// Updates the tenant's GP_GET if entries are in flight. Returns whether the GPU has read any
     /// since the last time.
     pub fn follow_get(&mut self, rings: &impl Rings) -> bool {
-        let before = self.ring.fetched_count();
-        if before != self.ring.pushed_count() {
-            self.read_get(rings);
-        }
-        before != self.ring.fetched_count()
+        self.real.follow_get(rings)
     }
 
     /// Updates the tenant's GP_GET, but only once half its ring is in flight: GP_GET lies across
     /// the bus, and a read costs most of a microsecond.
     pub fn refresh_get(&mut self, rings: &impl Rings) {
         if self.is_crowded(rings) {
-            self.read_get(rings);
+            self.real.read_get(rings);
         }
     }
 }
@@ -442,7 +378,6 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
 impl<S: Storage, V: 'static> core::fmt::Debug for Lane<S, V> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut fields = f.debug_struct("Lane");
-        fields.field("taken", &self.taken).field("seen", &self.seen);
-        fields.finish_non_exhaustive()
+        fields.field("tenant", &self.tenant).finish_non_exhaustive()
     }
 }
