@@ -174,11 +174,16 @@ impl Client {
         // SAFETY: the structure's address is 0.
         unsafe { sys::ioctl(&control.file, n::ESCAPE_ALLOC, &mut call) }?;
         done(call.status)?;
-        Ok(Self {
+        Ok(Self::of(control, call.object))
+    }
+
+    /// Returns the client of this handle, which was allocated through `control`.
+    pub(crate) fn of(control: Arc<Control>, handle: Handle) -> Self {
+        Self {
             control,
-            handle: call.object,
+            handle,
             next: Arc::new(AtomicU32::new(Self::FIRST)),
-        })
+        }
     }
 
     /// Returns the same client through another file, which the driver should refuse.

@@ -23,6 +23,7 @@ pub mod layout;
 pub mod numbers;
 mod queue;
 mod raw;
+mod read_only;
 mod runlist;
 mod session;
 mod sys;

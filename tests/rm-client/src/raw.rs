@@ -5,10 +5,9 @@
 use crate::abi::{self, Handle};
 use crate::client::{done, Client, Control, Error};
 use crate::gpu::{self, Gpu};
-use crate::layout::Plain;
 use crate::numbers as n;
 use crate::session::{Engine, Session};
-use crate::sys::{self, Page};
+use crate::sys;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -172,23 +171,6 @@ impl Client {
         done(status).map(|()| object)
     }
 
-    /// Allocates an object with parameters that the driver cannot write back, so that it fails
-    /// after it has done everything. Returns the handle that the object has if it exists.
-    fn alloc_read_only<T: Plain>(
-        &self,
-        parent: Handle,
-        class: u32,
-        parameters: &T,
-    ) -> Result<Handle, Error> {
-        let page = Page::read_only(parameters)?;
-        // SAFETY: the parameters are the class's. The driver's write to them fails.
-        let (object, status) = unsafe { self.alloc_from(parent, class, page.address(), 0) }?;
-        match status {
-            n::OK => Err(io::Error::from(io::ErrorKind::AlreadyExists).into()),
-            _ => Ok(object),
-        }
-    }
-
     /// Allocates an object by the oldest escape, which has no parameters.
     ///
     /// # Errors
@@ -277,22 +259,6 @@ impl Session {
             done.store(true, Ordering::Relaxed);
             channel
         })
-    }
-
-    /// Allocates a channel group in a way that the driver reports as a failure.
-    ///
-    /// # Errors
-    ///
-    /// Those of the driver; EEXIST if it reports success.
-    pub fn group_read_only(&self, engine: Engine) -> Result<Handle, Error> {
-        let parameters = abi::ChannelGroup {
-            address_space: self.space(),
-            engine: engine.number(),
-            ..Default::default()
-        };
-        let gpu = self.gpu();
-        gpu.client()
-            .alloc_read_only(gpu.device(), n::CHANNEL_GROUP, &parameters)
     }
 
     /// Allocates a channel directly below the device. The driver allocates a channel group for it.

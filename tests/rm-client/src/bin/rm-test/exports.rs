@@ -6,9 +6,11 @@ use crate::gpus::{me, session, ENGINE};
 use crate::tree::{eventually, usage};
 use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
 use rm_client::{numbers, Control, Error, Handle, Memory};
+use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
     ("hostile_export_keeps_what_is_freed", exported),
+    ("hostile_import_that_failed", imported_read_only),
     ("hostile_exports_by_place", exported_by_place),
     ("hostile_dma_buf_keeps_what_is_freed", dma_buf),
 ];
@@ -55,6 +57,33 @@ fn exported() -> Outcome {
     same("in the file", more(8)?, before)?;
     drop(file);
     eventually("closed", &before, memory)
+}
+
+/// Checks that memory stays charged to its owner while a client has it that has imported it with
+/// parameters that cannot be written back.
+fn imported_read_only() -> Outcome {
+    let (session, other) = (session(0)?, session(0)?);
+    session.group(ENGINE)?;
+    let gpu = session.gpu();
+    eventually("directory", &true, || Ok(memory()?.is_some()))?;
+    let before = memory()?;
+    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
+    let charged = memory()?;
+    let file = Control::open()?;
+    let exported = gpu.client().export(gpu.device(), held, &file);
+    exported.during("export")?;
+    let client = other.gpu().client();
+    let imported = client.import_read_only(other.gpu().device(), &file);
+    let name = imported.during("import")?;
+    gpu.client().free(held)?;
+    drop(file);
+    // Nobody else has it, and the file is closed some time later.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        same("imported", memory()?, charged)?;
+    }
+    client.free(name)?;
+    eventually("freed", &before, memory)
 }
 
 /// Checks that memory of a dma-buf stays charged until the dma-buf is freed.

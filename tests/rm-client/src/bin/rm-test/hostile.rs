@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_dup_charges_no_stranger", dup_to_stranger),
     ("hostile_parameters_are_those_that_rm_saw", raced_device),
     ("hostile_failure_that_has_happened", read_only),
+    ("hostile_client_that_failed", client_read_only),
     ("hostile_free_of_a_space_takes_its_groups", freed_along),
     ("hostile_channel_without_a_group", channel_alone),
 ];
@@ -262,6 +263,20 @@ fn read_only() -> Outcome {
     expect(&me(), 0, Some((2, 0)))?;
     session.gpu().client().free(failed)?;
     session.gpu().client().free(group)?;
+    expect_gone(process::id())
+}
+
+/// Checks that a client is tracked even if its handle cannot be written back, and so is what it
+/// allocates.
+fn client_read_only() -> Outcome {
+    let client = Client::new_read_only(Arc::new(Control::open()?)).during("client")?;
+    let session = session_of(&client, 0)?;
+    let group = session.group(ENGINE)?;
+    session.channel(group, ENGINE)?;
+    expect(&me(), 0, Some((1, 1)))?;
+    set(&me(), TIMESLICE, "600")?;
+    has_slice(&session, group, 600)?;
+    client.free_all()?;
     expect_gone(process::id())
 }
 

@@ -7,15 +7,18 @@ use crate::launch::recorder;
 use crate::limits::set;
 use crate::owned::{count, no_worker};
 use crate::owned_time::{
-    groups, launches, tenant, Tenant, MILLISECOND, ONE, PRIORITY, PROGRAM_OF_ONE, PROGRAM_OF_OTHER,
+    groups, launches, reserved, tenant, Tenant, MILLISECOND, ONE, OTHER, PRIORITY, PROGRAM_OF_ONE,
+    PROGRAM_OF_OTHER, QUOTA,
 };
 use crate::tree::eventually;
+use fakegpu_record::Event;
 use gct_ktap::{failed, same, Outcome, Test};
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
     ("owned_time_files_share_a_limit", shared),
     ("owned_time_the_dead_hold_nobody", dead),
+    ("owned_time_the_dead_reserve_nothing", dead_quota),
 ];
 
 /// A process that opens the driver twice has the time of `compute.max` once.
@@ -81,6 +84,37 @@ fn dead() -> Outcome {
     first.next()?;
     second.next()?;
     first.kill();
+    second.go()?;
+    second.finish()?;
+    no_worker()
+}
+
+/// The TPCs of a quota are everybody's once the last process of their owner was killed, also for
+/// those who take no lent ones.
+fn dead_quota() -> Outcome {
+    let [one, other] = groups()?;
+    set(ONE, QUOTA, "20")?;
+    set(OTHER, "tpc.steal", "0")?;
+    let reserved = reserved(ONE)?;
+    let recorder = recorder()?;
+    let mut owner = tenant(&one, PROGRAM_OF_ONE, |_, parent| parent.step())?;
+    let mut second = tenant(&other, PROGRAM_OF_OTHER, |tenant, parent| {
+        for _ in 0..2 {
+            tenant.launch(MILLISECOND);
+            tenant.wait(0)?;
+            parent.step()?;
+        }
+        Ok(())
+    })?;
+    owner.next()?;
+    for (what, disabled) in [("reserved", reserved), ("free", [0; 8])] {
+        let mark = recorder.mark()?;
+        second.next()?;
+        let launches = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
+        let masks: Vec<_> = launches.iter().map(Event::mask_words).collect();
+        same(what, masks, vec![disabled.to_vec()])?;
+        owner.kill();
+    }
     second.go()?;
     second.finish()?;
     no_worker()

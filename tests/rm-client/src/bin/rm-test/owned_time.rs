@@ -32,7 +32,7 @@ pub(crate) const PROGRAM_OF_ONE: u32 = 0x5000;
 pub(crate) const PROGRAM_OF_OTHER: u32 = 0x6000;
 
 pub(crate) const PRIORITY: &str = "compute.priority";
-const QUOTA: &str = "tpc.quota";
+pub(crate) const QUOTA: &str = "tpc.quota";
 
 /// Blocks of a launch that takes about a millisecond on all 132 SMs.
 pub(crate) const MILLISECOND: u32 = 13_200;
@@ -253,8 +253,7 @@ fn quota() -> Outcome {
 pub(crate) fn quota_is_lent(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
     let [one, other] = groups()?;
     set(ONE, QUOTA, "20")?;
-    let reserved = tree::read(&crate::limits::path(ONE, "tpc.reserved")?)?;
-    let reserved = disabled_by(reserved.trim())?;
+    let reserved = reserved(ONE)?;
     let recorder = recorder()?;
     let mut borrower = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, parent| {
         for _ in 0..3 {
@@ -302,10 +301,11 @@ pub(crate) fn quota_is_lent(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
     no_worker()
 }
 
-/// Returns the words that disable a list of TPCs.
-fn disabled_by(list: &str) -> Result<[u32; 8], Stop> {
+/// Returns the words that disable the TPCs that are reserved for a group.
+pub(crate) fn reserved(group: &str) -> Result<[u32; 8], Stop> {
+    let list = tree::read(&crate::limits::path(group, "tpc.reserved")?)?;
     // There is no TPC 255.
-    let (mut words, others) = (disabled("255")?, disabled(list)?);
+    let (mut words, others) = (disabled("255")?, disabled(list.trim())?);
     for (word, others) in words.iter_mut().zip(others) {
         *word &= !others;
     }
