@@ -2,6 +2,7 @@
 
 //! Launches programs that touch memory, the one kind that the software GPU executes.
 
+use crate::abi::Handle;
 use crate::client::Error;
 use crate::gpu::{Gpu, Memory};
 use crate::grid::Grid;
@@ -28,6 +29,7 @@ pub struct Access {
 #[derive(Debug)]
 pub struct Toucher {
     session: Session,
+    group: Handle,
     launcher: Launcher,
     memory: Mapping,
     started: u32,
@@ -56,16 +58,38 @@ impl Toucher {
         // CAST: two pages.
         let bytes = Self::BYTES as usize;
         let memory = session.gpu().map_memory(Memory::Host, memory, bytes)?;
-        let group = session.group(Engine::Compute)?;
-        let share = session.context_share(group)?;
-        let mut launcher = session.launcher(group, share)?;
-        session.schedule_queue(launcher.queue())?;
+        let (group, launcher) = Self::channel(&session)?;
         Ok(Self {
             session,
+            group,
             launcher,
             memory,
             started: 0,
         })
+    }
+
+    /// Allocates a channel group with a channel.
+    fn channel(session: &Session) -> Result<(Handle, Launcher), Error> {
+        let group = session.group(Engine::Compute)?;
+        let share = session.context_share(group)?;
+        let mut launcher = session.launcher(group, share)?;
+        session.schedule_queue(launcher.queue())?;
+        Ok((group, launcher))
+    }
+
+    /// Replaces the channel, which a fault has ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        self.session.gpu().client().free(self.group)?;
+        (self.group, self.launcher) = Self::channel(&self.session)?;
+        self.memory
+            .u32(Self::ENDED as usize)
+            .store(0, Ordering::Relaxed);
+        self.started = 0;
+        Ok(())
     }
 
     /// Returns the session.

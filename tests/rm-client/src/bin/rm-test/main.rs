@@ -38,6 +38,7 @@ mod limits;
 mod managed;
 mod memory;
 mod memory_seen;
+mod mixed;
 mod objects;
 mod owned;
 mod owned_atoms;
@@ -73,7 +74,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | batches COUNT | shorts COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -89,6 +90,14 @@ fn main() -> ExitCode {
         },
         ["deaths", count] => match count.parse() {
             Ok(count) => exit("deaths", dying::storm(count)),
+            Err(_) => usage(),
+        },
+        ["batches", count] => match count.parse() {
+            Ok(count) => exit("batches", mixed::storm(count)),
+            Err(_) => usage(),
+        },
+        ["shorts", count] => match count.parse() {
+            Ok(count) => exit("shorts", mixed::deaths(count)),
             Err(_) => usage(),
         },
         ["programs", count] => match count.parse() {
@@ -187,6 +196,7 @@ fn all(filter: &str) -> ExitCode {
         dying::TESTS,
         replayable::TESTS,
         shortage::TESTS,
+        mixed::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,

@@ -25,8 +25,35 @@ impl Parent {
     /// Reports a step as done, and waits. The parent's death ends the child.
     pub(crate) fn step(&mut self) -> Outcome {
         self.to_parent.write_all(&[1])?;
+        self.wait()
+    }
+
+    /// Reports a step as done, and works until the child may continue.
+    pub(crate) fn work(&mut self, mut work: impl FnMut() -> Outcome) -> Outcome {
+        self.to_parent.write_all(&[1])?;
+        while !self.is_called()? {
+            work()?;
+        }
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Outcome {
         let mut byte = [0];
         Ok(self.from_parent.read_exact(&mut byte)?)
+    }
+
+    /// Returns whether the child may continue, or has no parent any more.
+    fn is_called(&self) -> io::Result<bool> {
+        let mut poll = libc::pollfd {
+            fd: self.from_parent.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: `poll` is one structure, and writable.
+        match unsafe { libc::poll(&mut poll, 1, 0) } {
+            -1 => Err(io::Error::last_os_error()),
+            count => Ok(count > 0),
+        }
     }
 }
 

@@ -20,10 +20,14 @@ const RANGES: usize = 4;
 const ROOTS_MAX: u64 = 5;
 
 /// Pseudo-random numbers (xorshift).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -88,7 +92,7 @@ impl Modelled {
 /// Plays one program. Each page has the model's content at the end, no limit was exceeded, and
 /// nothing stays charged.
 fn program(session: &Session, seed: u64) -> Outcome {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let alone = current(&me())?;
     let limit = alone + (1 + random.below(8)) * ROOT as u64;
     let host_limit = match random.below(2) {
