@@ -3,10 +3,10 @@
 //! Kills members of a group at its limit while they evict each other, beside a neighbour.
 
 use crate::gmem::{current, events, is_refused, number, LIMIT};
-use crate::limits::set;
+use crate::limits::{path, set};
 use crate::managed::{session, shown, uvm, Range, ROOT, START};
 use crate::process::{Child, Parent};
-use crate::tree::{eventually, Group};
+use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use std::fs;
 use std::thread;
@@ -71,8 +71,7 @@ pub(crate) fn storm(deaths: usize) -> Outcome {
     // Their sessions come first: no limit refuses them.
     let join = |_| join(&group);
     let mut waiting: Vec<_> = (0..deaths + MEMBERS).map(join).collect::<Result<_, _>>()?;
-    let limit = current("dying")? + (LIMIT_ROOTS * ROOT) as u64;
-    set("dying", LIMIT, &limit.to_string())?;
+    let of_session = current("dying")? / waiting.len() as u64;
     let mut alive = Vec::new();
     for death in 0..deaths {
         while alive.len() < MEMBERS {
@@ -80,6 +79,13 @@ pub(crate) fn storm(deaths: usize) -> Outcome {
             child.go()?;
             alive.push(child);
         }
+        // The dead have left the memory of their sessions, which would be room for the others.
+        let sessions = (waiting.len() + alive.len()) as u64;
+        let limit = sessions * of_session + (LIMIT_ROOTS * ROOT) as u64;
+        eventually("limit", &true, || {
+            Ok(set("dying", LIMIT, &limit.to_string()).is_ok())
+        })?;
+        tree::write(&path("dying", "gmem.peak")?, "0")?;
         let before = events("dying", "evicted")?;
         eventually("evictions", &true, || {
             Ok(events("dying", "evicted")? > before)
