@@ -212,6 +212,8 @@ impl Witness {
 
 /// States of one channel of the hostile tenant. Most channels fault before.
 const STATES: u64 = 500;
+/// Channels of one session, which keeps the mappings of all until its files are closed.
+const CHANNELS: u64 = 100;
 
 /// A tenant writes random numbers to its rings, its segments, GP_PUT and its doorbell.
 fn states(count: u64) -> Outcome {
@@ -220,10 +222,13 @@ fn states(count: u64) -> Outcome {
     let mut witness = Witness::new(&group)?;
     let mut hostile = join(&group, |parent| {
         let mut random = Random::new();
-        let session = session(0)?;
-        for _ in 0..count.div_ceil(STATES) {
-            channel_of_states(&session, &mut random)?;
+        let mut opened = session(0)?;
+        for number in 1..=count.div_ceil(STATES) {
+            channel_of_states(&opened, &mut random)?;
             parent.step()?;
+            if number % CHANNELS == 0 {
+                opened = session(0)?;
+            }
         }
         Ok(())
     })?;
