@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_bells_let_the_worker_sleep", sleeps),
     ("owned_bells_wake_the_worker", wakes),
     ("owned_bells_that_are_not_heard", unheard),
+    ("owned_bells_of_the_busy_stay_mapped", busy),
     ("owned_bells_of_others_stay_mapped", mapped),
     ("owned_bells_of_hostile_tenants", hostile),
 ];
@@ -123,6 +124,30 @@ fn faults() -> i64 {
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
         usage.ru_minflt + usage.ru_majflt
     }
+}
+
+/// A process that submits every 2 ms rings without page faults. The driver revokes a doorbell when
+/// there was no work for 10 ms, which a busy host makes of some pauses.
+fn busy() -> Outcome {
+    const ROUNDS: u32 = 200;
+    as_member(|_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        let (mut before, mut pauses) = (0, 0);
+        let mut last = Instant::now();
+        for round in 1..=ROUNDS {
+            if round == 10 {
+                (before, pauses) = (faults(), 0);
+            }
+            sleep(Duration::from_millis(2));
+            pauses += i64::from(last.elapsed() > Duration::from_millis(8));
+            release(&mut queue, 0, round)?;
+            last = Instant::now();
+        }
+        let count = faults() - before;
+        println!("# {count} faults, {pauses} long pauses");
+        same("faults", count <= pauses + 5, true)
+    })
 }
 
 /// Fails unless a load from a doorbell's page takes so many faults, and the page is the GPU's: its

@@ -7,7 +7,7 @@ use crate::faults::{events, shown, MMU_FAULT};
 use crate::gpus::{me, session};
 use crate::launch::recorder;
 use crate::limits::set;
-use crate::owned::{as_member, counts, join, no_worker, rings, OWNED};
+use crate::owned::{as_member, count, counts, join, no_worker, rings, OWNED};
 use crate::owned_uvm::uvm_session;
 use crate::submit::{queue, release};
 use crate::tree::{eventually, Group};
@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_frees_its_ring", freed),
     ("owned_memory_mapped_anew", anew),
     ("owned_memory_mapped_anew_by_uvm", anew_by_uvm),
+    ("owned_memory_unmapped_by_uvm", unmapped_by_uvm),
     ("owned_hostile_wants_ever_new_windows", windows),
 ];
 
@@ -171,6 +172,24 @@ fn anew_by_uvm() -> Outcome {
         let session = uvm_session()?;
         let uvm = session.uvm().ok_or_else(|| failed("no UVM"))?;
         replaces(&session, |old| Ok(uvm.free(old.address, PAGE)?))
+    })
+}
+
+/// Checks that the driver reads no segment where nothing is mapped any more.
+fn unmapped_by_uvm() -> Outcome {
+    as_member(|_| {
+        let session = uvm_session()?;
+        let uvm = session.uvm().ok_or_else(|| failed("no UVM"))?;
+        let mut queue = queue(&session)?;
+        let semaphore = queue.ring_address() + 0xf000;
+        let segment = Segment::new(&session, AT, semaphore, 1)?;
+        segment.submit(&mut queue);
+        eventually("payload", &1, || Ok(queue.payload(0)))?;
+        same("passed", count("passed")?, 0)?;
+        uvm.free(segment.address, PAGE)?;
+        segment.submit(&mut queue);
+        eventually("passed", &1, || count("passed"))?;
+        same("unreadable", count("passed.unreadable")?, 1)
     })
 }
 
