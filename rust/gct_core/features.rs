@@ -79,6 +79,8 @@ features! {
     GmemEvict = 19, "gmem.evict";
     /// Channels whose launches cannot be bound are stopped.
     ChannelStrict = 20, "channel.strict";
+    /// Ordinary device memory can be moved to the host.
+    GmemPageable = 21, "gmem.pageable";
 }
 
 /// A set of features.

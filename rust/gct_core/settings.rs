@@ -17,6 +17,8 @@ use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 pub struct Settings {
     /// `gmem.limit`.
     pub gmem_limit: Option<Bytes>,
+    /// `gmem.pageable`.
+    pub pageable: bool,
     /// `hmem.limit`.
     pub hmem_limit: Option<Bytes>,
     /// `compute.timeslice`.
@@ -51,6 +53,7 @@ impl Settings {
     /// The defaults.
     pub const DEFAULT: Self = Self {
         gmem_limit: None,
+        pageable: false,
         hmem_limit: None,
         timeslice: None,
         priority: None,
@@ -71,6 +74,7 @@ impl Settings {
     pub const fn get(&self, file: File) -> Option<Value> {
         Some(match file {
             File::GmemLimit => Value::BytesOrMax(self.gmem_limit),
+            File::GmemPageable => Value::Switch(self.pageable),
             File::HmemLimit => Value::BytesOrMax(self.hmem_limit),
             File::ComputeTimeslice => Value::Timeslice(self.timeslice),
             File::ComputePriority => Value::Priority(self.priority_in_force()),
@@ -97,6 +101,7 @@ impl Settings {
     pub fn set(&mut self, file: File, value: Value) -> Result<(), Error> {
         match (file, value) {
             (File::GmemLimit, Value::BytesOrMax(limit)) => self.gmem_limit = limit,
+            (File::GmemPageable, Value::Switch(on)) => self.pageable = on,
             (File::HmemLimit, Value::BytesOrMax(limit)) => self.hmem_limit = limit,
             (File::ComputeTimeslice, Value::Timeslice(slice)) => self.timeslice = slice,
             (File::ComputePriority, Value::Priority(priority)) => self.priority = Some(priority),
@@ -179,6 +184,7 @@ impl Settings {
     pub fn within(&self, group: &Self) -> Self {
         Self {
             gmem_limit: least(self.gmem_limit, group.gmem_limit),
+            pageable: self.pageable || group.pageable,
             hmem_limit: least(self.hmem_limit, group.hmem_limit),
             timeslice: least(self.timeslice, group.timeslice),
             priority: self.priority.max(group.priority),
@@ -252,7 +258,7 @@ mod tests {
                 None => assert_eq!(entry.file, File::GmemPeak, "{}", entry.name),
             }
         }
-        assert_eq!(settable, 15);
+        assert_eq!(settable, 16);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::features::{Feature, FeatureSet};
-use crate::gpu::GpuFacts;
+use crate::gpu::{GpuFacts, PciAddress};
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::iface::value::CpuList;
 use crate::limits;
@@ -148,6 +148,12 @@ impl State<'_> {
     /// Returns the GPU of `/dev/nvidiaN`, by its N.
     pub fn gpu_of_minor(&self, minor: u32) -> Option<GpuId> {
         let found = |(id, gpu): (&GpuId, &Gpu)| (gpu.facts.minor == minor).then_some(*id);
+        self.gpus.iter().find_map(found)
+    }
+
+    /// Returns the GPU with a PCI address.
+    pub fn gpu_of_pci(&self, pci: &PciAddress) -> Option<GpuId> {
+        let found = |(id, gpu): (&GpuId, &Gpu)| (gpu.facts.pci == *pci).then_some(*id);
         self.gpus.iter().find_map(found)
     }
 

@@ -13,6 +13,7 @@ mod host_memory;
 mod hostile;
 mod objects;
 mod owned;
+mod pageable;
 mod paths;
 mod reserve;
 mod rounds;

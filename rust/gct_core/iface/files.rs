@@ -251,6 +251,13 @@ files! {
     GmemEvents: Pool "gmem.events" Read Stat {
         doc: "Counts of events caused by memory limits.",
     }
+    GmemPageable: Pool "gmem.pageable" ReadWrite Switch {
+        default: "0",
+        range: "0..=1",
+        feature: GmemPageable,
+        errors: [Unsupported],
+        doc: "1: device memory that the owner's processes allocate from now on while they have a gmem.limit can move to the host. What exceeds gmem.limit is there, up to hmem.limit. 0: it is refused. Memory that exists stays as it is.",
+    }
     HmemLimit: Pool "hmem.limit" ReadWrite BytesOrMax {
         default: "max",
         unit: "bytes",

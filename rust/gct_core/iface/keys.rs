@@ -103,7 +103,7 @@ pub const KEYS: &[Key] = &[
         File::GmemStat,
         "uvm",
         Some(Feature::GmemUvm),
-        "Bytes of managed memory: of its roots of 2 MiB on the GPU; in the user-space mode all of it, resident or not.",
+        "Bytes of managed memory: of its roots of 2 MiB on the GPU; in the user-space mode all that programs ask for as such, resident or not, and of pageable memory what is on the GPU.",
     ),
     key(
         File::GmemEvents,

@@ -139,6 +139,12 @@ pub(crate) static METRICS: &[Metric] = &[
         "Roots of 2 MiB of managed memory that were evicted because of the memory limit.",
     ),
     gauge(
+        ("memory_pageable", ""),
+        File::GmemPageable,
+        From::Value,
+        "1 if new device memory can move to the host, else 0.",
+    ),
+    gauge(
         ("host_memory_limit", "bytes"),
         File::HmemLimit,
         From::Value,
