@@ -15,6 +15,7 @@ use gct_core::rmapi::control::Control;
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
 use gctd_ipc::board::Peer;
+use gctd_ipc::message::Paged;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -189,6 +190,29 @@ pub(crate) fn dependable(minor: u32) -> Option<TpcMask> {
 /// without a limit.
 pub(crate) fn memory_view(client: u32, object: u32) -> Option<MemoryView> {
     with(|connected| connected.link.memory_view(client, object)).flatten()
+}
+
+/// Returns the N of `/dev/nvidiaN` of a GPU, if memory that is allocated there is to be pageable.
+pub(crate) fn pageable_on(bus_id: &str) -> Option<u32> {
+    with(|connected| connected.link.pageable_on(bus_id)).flatten()
+}
+
+/// Returns the most that this process can be charged for pageable memory, and keeps `spare` bytes
+/// of each `gmem.limit` free. Returns `None` without a daemon.
+pub(crate) fn pageable_room(minor: u32, spare: u64) -> Option<Paged> {
+    with(|connected| connected.link.pageable_room(minor, spare)).flatten()
+}
+
+/// Returns what this process is charged for pageable memory.
+pub(crate) fn paged(minor: u32) -> Paged {
+    with(|connected| connected.link.paged(minor)).unwrap_or_default()
+}
+
+/// Changes what this process is charged for pageable memory. Returns the most that it can be
+/// charged for if that is less. `is_last`: an allocation fails then.
+pub(crate) fn repage(minor: u32, paged: Paged, spare: u64, is_last: bool) -> Result<(), Paged> {
+    let charged = with(|connected| connected.link.repage(minor, paged, spare, is_last));
+    charged.unwrap_or(Err(Paged::default()))
 }
 
 /// Uncharges managed memory that was unmapped or could not be mapped.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Interposes the functions of libcuda that report the size of the device or depend on it.
+//! Interposes the functions of libcuda that report the size of the device or depend on it, that
+//! allocate memory, and that launch.
 //!
 //! Some programs launch one block for each SM and let these blocks wait for each other. Such a
 //! program must not see more SMs than its launches may use. MPS does the same for its active thread
@@ -20,10 +21,13 @@
 //! The library does not change the resource manager's replies, by which libcuda sizes its own
 //! memory.
 
+mod arguments;
 pub(crate) mod calls;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 pub(crate) mod memory;
+mod mover;
+pub(crate) mod pageable;
 pub(crate) mod size;
 pub(crate) mod symbols;
 
@@ -44,6 +48,8 @@ pub(crate) const TOO_LARGE: Status = 720;
 pub(crate) type Device = c_int;
 /// `CUfunction`, or a `CUkernel` instead.
 pub(crate) type Function = *mut c_void;
+/// `CUdeviceptr`.
+pub(crate) type Address = u64;
 /// `CUstream`.
 pub(crate) type Stream = *mut c_void;
 

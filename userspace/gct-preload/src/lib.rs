@@ -32,6 +32,7 @@ mod memory;
 mod neighbours;
 mod notifiers;
 mod optional;
+mod pager;
 mod places;
 mod processors;
 mod ranges;
@@ -59,6 +60,7 @@ pub use driver::launch::{
 };
 pub use driver::lookup::{cuGetProcAddress, cuGetProcAddress_v2};
 pub use driver::memory::cuMemAllocManaged;
+pub use driver::pageable::{cuMemAllocPitch_v2, cuMemAlloc_v2, cuMemFree_v2};
 pub use driver::size::{
     cuCtxGetExecAffinity, cuDeviceGetAttribute, cuOccupancyMaxActiveClusters,
     cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSizeWithFlags,

@@ -32,13 +32,16 @@ pub mod socket;
 pub mod tenant;
 
 /// The version of messages and pages. Both sides must have the same.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The features that the preload library of this version enforces. The daemon announces them.
 pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
     .with(Feature::GmemUvm)
+    .with(Feature::GmemPageable)
+    .with(Feature::HmemCharge)
+    .with(Feature::HmemLimit)
     .with(Feature::Timeslice)
     .with(Feature::Priority)
     .with(Feature::Weight)

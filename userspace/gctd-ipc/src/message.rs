@@ -40,6 +40,15 @@ pub struct Managed {
     pub bytes: u64,
 }
 
+/// Pageable memory of a process on a GPU, by place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paged {
+    /// Bytes on the GPU.
+    pub device: u64,
+    /// Bytes of host memory that were taken for it.
+    pub host: u64,
+}
+
 /// The memory of a GPU as a process's limits show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryView {
@@ -82,6 +91,39 @@ pub enum Request {
     UnchargeManaged {
         /// The number of the range.
         number: u64,
+    },
+    /// Asks whether memory that the process allocates on a GPU is to be pageable. The reply is
+    /// [`Reply::Pageable`].
+    IsPageable {
+        /// The PCI address, such as `0000:04:00.0`.
+        bus_id: String,
+    },
+    /// Changes what the process is charged for pageable memory on a GPU. The reply is
+    /// [`Reply::Repaged`] or [`Reply::Error`].
+    Repage {
+        /// The N of `/dev/nvidiaN`.
+        minor: u32,
+        /// All that it has there.
+        paged: Paged,
+        /// Bytes that must stay free below each `gmem.limit`.
+        spare: u64,
+        /// Whether the process refuses an allocation if this is refused.
+        is_last: bool,
+    },
+    /// Asks for the most that the process can be charged for pageable memory on a GPU. The reply is
+    /// [`Reply::Repaged`] or [`Reply::Error`].
+    PageableRoom {
+        /// The N of `/dev/nvidiaN`.
+        minor: u32,
+        /// Bytes that must stay free below each `gmem.limit`.
+        spare: u64,
+    },
+    /// Charges pageable memory that exists, even beyond a limit. No reply.
+    AddPaged {
+        /// The N of `/dev/nvidiaN`.
+        minor: u32,
+        /// All that the process has there.
+        paged: Paged,
     },
     /// Asks for the page of the GPU where an object lies. The reply is [`Reply::Page`] or
     /// [`Reply::Error`]. The first reply has three descriptors: page, pulse, board.
@@ -176,6 +218,11 @@ pub enum Reply {
     },
     /// The neighbours: slot and user of each attached pulse.
     Peers(Vec<(u8, u32)>),
+    /// The N of `/dev/nvidiaN`, if new memory is to be pageable there.
+    Pageable(Option<u32>),
+    /// `None`: pageable memory is charged as requested. Otherwise nothing has changed, and this is
+    /// the most that it can be charged for.
+    Repaged(Option<Paged>),
     /// A part of a text.
     Text {
         /// The part.
@@ -232,6 +279,15 @@ mod tests {
                 bytes: u64::MAX,
             }),
             Request::UnchargeManaged { number: u64::MAX },
+            Request::Repage {
+                minor: 1,
+                paged: Paged {
+                    device: 2,
+                    host: u64::MAX,
+                },
+                spare: 3,
+                is_last: true,
+            },
             Request::Write {
                 path: "web/0/tpc.mask".into(),
                 bytes: b"0-3\n".to_vec(),

@@ -8,7 +8,7 @@
 mod replay;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
-use crate::message::{Ioctl, Managed, Reply, Request, MANAGED_MAX};
+use crate::message::{Ioctl, Managed, Paged, Reply, Request, MANAGED_MAX};
 use crate::page::{MaskWords, Page};
 use crate::paths::SocketPaths;
 use crate::shared::Shared;
@@ -81,6 +81,8 @@ pub struct Link {
     /// The size of each existing range of managed memory, by its number.
     managed: BTreeMap<u64, u64>,
     last_managed: u64,
+    /// The pageable memory on each GPU, by the N of `/dev/nvidiaN`.
+    paged: BTreeMap<u32, Paged>,
     gpus: Vec<Arc<Gpu>>,
 }
 
@@ -102,6 +104,7 @@ impl Link {
             objects: ReplayLog::default(),
             managed: BTreeMap::new(),
             last_managed: 0,
+            paged: BTreeMap::new(),
             gpus: Vec::new(),
         }
     }
@@ -159,6 +162,9 @@ impl Link {
         }
         for (number, bytes) in self.managed.clone() {
             self.notify(&Request::AddManaged(Managed { number, bytes }));
+        }
+        for (minor, paged) in self.paged.clone() {
+            self.notify(&Request::AddPaged { minor, paged });
         }
         self.gpus.clear();
         true
@@ -269,6 +275,66 @@ impl Link {
     pub fn uncharge_managed(&mut self, number: u64) {
         self.managed.remove(&number);
         self.notify(&Request::UnchargeManaged { number });
+    }
+
+    /// Returns the N of `/dev/nvidiaN` of a GPU, by its PCI address, if memory that this process
+    /// allocates there is to be pageable. It is not without a daemon.
+    pub fn pageable_on(&mut self, bus_id: &str) -> Option<u32> {
+        let bus_id = bus_id.into();
+        match self.call(&Request::IsPageable { bus_id })? {
+            (Reply::Pageable(minor), _) => minor,
+            _ => None,
+        }
+    }
+
+    /// Returns the most that this process can be charged for pageable memory on a GPU, if `spare`
+    /// bytes of each `gmem.limit` stay free. Returns `None` without a daemon.
+    pub fn pageable_room(&mut self, minor: u32, spare: u64) -> Option<Paged> {
+        match self.call(&Request::PageableRoom { minor, spare })? {
+            (Reply::Repaged(room), _) => room,
+            _ => None,
+        }
+    }
+
+    /// Returns what this process is charged for pageable memory on a GPU.
+    pub fn paged(&self, minor: u32) -> Paged {
+        self.paged.get(&minor).copied().unwrap_or_default()
+    }
+
+    /// Changes what this process is charged for pageable memory on a GPU, and keeps `spare` bytes
+    /// of each `gmem.limit` free. Without a daemon the part on the GPU cannot grow, since the
+    /// limits are unknown. `is_last`: an allocation is refused if this is.
+    ///
+    /// # Errors
+    ///
+    /// The most that it can be charged for. Nothing has changed.
+    pub fn repage(
+        &mut self,
+        minor: u32,
+        paged: Paged,
+        spare: u64,
+        is_last: bool,
+    ) -> core::result::Result<(), Paged> {
+        let request = Request::Repage {
+            minor,
+            paged,
+            spare,
+            is_last,
+        };
+        let was = self.paged(minor);
+        match self.call(&request) {
+            Some((Reply::Repaged(None), _)) => {}
+            Some((Reply::Repaged(Some(room)), _)) => return Err(room),
+            _ if paged.device > was.device => {
+                return Err(Paged {
+                    host: u64::MAX,
+                    ..was
+                })
+            }
+            _ => {}
+        }
+        self.paged.insert(minor, paged);
+        Ok(())
     }
 
     /// Returns the GPU of an object, such as a channel group, and opens its pages at the first

@@ -156,6 +156,10 @@ impl Connection {
                 daemon.add_managed(session, managed);
                 return Ok(());
             }
+            Request::AddPaged { minor, paged } => {
+                daemon.add_paged(session, minor, paged);
+                return Ok(());
+            }
             Request::UnchargeManaged { number } => {
                 daemon.uncharge_managed(session, number);
                 return Ok(());
@@ -164,6 +168,21 @@ impl Connection {
             Request::ChargeManaged(managed) => daemon
                 .charge_managed(session, managed)
                 .map(|()| Reply::Done),
+            Request::IsPageable { bus_id } => {
+                Ok(Reply::Pageable(daemon.pageable_on(session, &bus_id)))
+            }
+            Request::PageableRoom { minor, spare } => daemon
+                .pageable_room(session, minor, spare)
+                .map(|room| Reply::Repaged(Some(room))),
+            Request::Repage {
+                minor,
+                paged,
+                spare,
+                is_last,
+            } => {
+                let repaged = daemon.repage(session, minor, paged, spare, is_last);
+                repaged.map(Reply::Repaged)
+            }
             Request::PageMapped { minor } => {
                 daemon.page_mapped(session, minor).map(|()| Reply::Done)
             }

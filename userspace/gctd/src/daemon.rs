@@ -6,6 +6,7 @@ mod files;
 mod ioctls;
 mod managed;
 mod members;
+mod pageable;
 mod pages;
 mod pending;
 mod sessions;

@@ -83,7 +83,7 @@ fn rm_id(pci: &PciAddress) -> u32 {
 }
 
 /// Parses a PCI address such as `0000:04:00.0`.
-fn pci(text: &str) -> Option<PciAddress> {
+pub(crate) fn pci(text: &str) -> Option<PciAddress> {
     let (rest, function) = text.split_once('.')?;
     let mut parts = rest.split(':');
     let mut part = || u32::from_str_radix(parts.next()?, 16).ok();

@@ -6,6 +6,7 @@
 //! Each ring of a function that is missing here costs a fault. A function that waits for its own
 //! work must be missing: it returns only after that was published.
 
+use super::pageable::launching;
 use super::symbols::{
     EVENT_RECORD, EVENT_RECORD_PER_THREAD, GRAPH_LAUNCH, GRAPH_LAUNCH_PER_THREAD, LAUNCH,
     LAUNCH_PER_THREAD, MEMCPY_ASYNC, MEMCPY_ASYNC_PER_THREAD, MEMCPY_DTOD_ASYNC,
@@ -13,13 +14,10 @@ use super::symbols::{
     MEMCPY_HTOD_ASYNC, MEMCPY_HTOD_ASYNC_PER_THREAD, MEMSET_D32_ASYNC, MEMSET_D32_ASYNC_PER_THREAD,
     MEMSET_D8_ASYNC, MEMSET_D8_ASYNC_PER_THREAD, STREAM_WAIT_EVENT, STREAM_WAIT_EVENT_PER_THREAD,
 };
-use super::{Function, Status, Stream, NOT_INITIALIZED};
+use super::{Address, Function, Status, Stream, NOT_INITIALIZED};
 use crate::sys::keep_errno;
 use crate::{calls, worker};
 use core::ffi::{c_uchar, c_uint, c_void};
-
-/// `CUdeviceptr`.
-type Address = u64;
 
 /// A call of the program, from before it rings until it returns.
 #[derive(Debug)]
@@ -72,12 +70,67 @@ macro_rules! call {
     };
 }
 
+type Launch = unsafe extern "C" fn(
+    Function,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Stream,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> Status;
+
+macro_rules! launch {
+    ($($name:ident is $symbol:ident;)*) => {$(
+        /// Interposes libcuda's function: its work is published when it returns.
+        ///
+        /// # Safety
+        ///
+        /// As for libcuda's function.
+        #[no_mangle]
+        #[allow(non_snake_case, reason = "libcuda's name")]
+        #[allow(clippy::too_many_arguments, reason = "libcuda's arguments")]
+        pub unsafe extern "C" fn $name(
+            function: Function,
+            grid_x: c_uint,
+            grid_y: c_uint,
+            grid_z: c_uint,
+            block_x: c_uint,
+            block_y: c_uint,
+            block_z: c_uint,
+            shared: c_uint,
+            stream: Stream,
+            arguments: *mut *mut c_void,
+            extra: *mut *mut c_void,
+        ) -> Status {
+            // SAFETY: this is its type.
+            let Some(real) = (unsafe { $symbol.function::<Launch>() }) else {
+                return NOT_INITIALIZED;
+            };
+            // SAFETY: the program launches it.
+            unsafe { launching(&$symbol, function, arguments, extra, stream) };
+            let _call = Call::begin();
+            // SAFETY: passed on.
+            unsafe {
+                real(
+                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream,
+                    arguments, extra,
+                )
+            }
+        }
+    )*};
+}
+
+launch! {
+    cuLaunchKernel is LAUNCH;
+    cuLaunchKernel_ptsz is LAUNCH_PER_THREAD;
+}
+
 calls! {
-    cuLaunchKernel is LAUNCH, cuLaunchKernel_ptsz is LAUNCH_PER_THREAD: (
-        function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream,
-        arguments: *mut *mut c_void, extra: *mut *mut c_void
-    );
     cuGraphLaunch is GRAPH_LAUNCH, cuGraphLaunch_ptsz is GRAPH_LAUNCH_PER_THREAD: (
         graph: *mut c_void, stream: Stream
     );

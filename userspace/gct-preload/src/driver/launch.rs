@@ -6,12 +6,14 @@
 //! to run outside the limits, or would never end.
 
 use super::calls::Call;
+use super::pageable::launching;
 use super::symbols::{
     Libcuda, Symbol, GRAPH_NODE_SET_ATTRIBUTE, LAUNCH_COOPERATIVE, LAUNCH_COOPERATIVE_PER_THREAD,
     LAUNCH_EX, LAUNCH_EX_PER_THREAD,
 };
 use super::{size, Function, Shape, Status, Stream, NOT_INITIALIZED, SUCCESS, TOO_LARGE};
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
 use gct_core::policy::size::holds;
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
@@ -156,6 +158,8 @@ macro_rules! cooperative {
                 true => NO_GPU_HOLDS,
                 false => shape.grid,
             };
+            // SAFETY: the program launches it.
+            unsafe { launching(&$symbol, function, arguments, ptr::null_mut(), stream) };
             let _call = Call::begin();
             // SAFETY: passed on; a grid that is refused reads no arguments.
             unsafe {
@@ -217,6 +221,8 @@ unsafe fn launch_ex(
             // SAFETY: `refused` lives for the call, which reads no arguments.
             return unsafe { real(&refused, function, arguments, extra) };
         }
+        // SAFETY: the program launches it.
+        unsafe { launching(symbol, function, arguments, extra, asked.stream) };
     }
     let _call = Call::begin();
     // SAFETY: passed on.

@@ -96,7 +96,7 @@ fn of(number: Device, device: u32) -> Sms {
 }
 
 /// Returns the current context's device; `None` without a context.
-fn current_device() -> Option<Device> {
+pub(super) fn current_device() -> Option<Device> {
     type GetDevice = unsafe extern "C" fn(*mut Device) -> Status;
     // SAFETY: the type is that of the function.
     let get_device = unsafe { CTX_GET_DEVICE.function::<GetDevice>() }?;
@@ -119,7 +119,7 @@ pub(crate) fn current() -> Option<Sms> {
 }
 
 /// Returns the PCI address of a device, such as `0000:04:00.0`.
-fn bus_id(number: Device) -> Option<String> {
+pub(super) fn bus_id(number: Device) -> Option<String> {
     type GetBusId = unsafe extern "C" fn(*mut c_char, c_int, Device) -> Status;
     // SAFETY: the type is that of the function.
     let get = unsafe { DEVICE_GET_PCI_BUS_ID.function::<GetBusId>() }?;

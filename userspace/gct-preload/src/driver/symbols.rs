@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{calls, launch, lookup, memory, size};
+use super::{calls, launch, lookup, memory, pageable, size};
 
 /// A function of libcuda.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Libcuda {
     }
 
     /// Returns the address; `None` if libcuda is not loaded or has no such function.
-    fn address(&self) -> Option<*mut c_void> {
+    pub(super) fn address(&self) -> Option<*mut c_void> {
         let known = self.address.load(Ordering::Acquire);
         if !known.is_null() {
             return Some(known);
@@ -108,6 +108,9 @@ symbols! {
     LAUNCH_EX_PER_THREAD = launch::cuLaunchKernelEx_ptsz, c"cuLaunchKernelEx", 11060, true;
     GRAPH_NODE_SET_ATTRIBUTE =
         launch::cuGraphKernelNodeSetAttribute, c"cuGraphKernelNodeSetAttribute", 11000, false;
+    MEM_ALLOC = pageable::cuMemAlloc_v2, c"cuMemAlloc", 3020, false;
+    MEM_ALLOC_PITCH = pageable::cuMemAllocPitch_v2, c"cuMemAllocPitch", 3020, false;
+    MEM_FREE = pageable::cuMemFree_v2, c"cuMemFree", 3020, false;
     MEM_ALLOC_MANAGED = memory::cuMemAllocManaged, c"cuMemAllocManaged", 6000, false;
     LAUNCH = calls::cuLaunchKernel, c"cuLaunchKernel", 4000, false;
     LAUNCH_PER_THREAD = calls::cuLaunchKernel_ptsz, c"cuLaunchKernel", 7000, true;

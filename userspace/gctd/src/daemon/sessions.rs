@@ -3,6 +3,7 @@
 //! Opens and closes the sessions of processes that report their ioctls.
 
 use super::managed::Ranges;
+use super::pageable::Pageable;
 use super::watches::hashed;
 use super::Daemon;
 use crate::budget::{Account, FDS_WATCH};
@@ -24,6 +25,7 @@ pub(crate) struct Session {
     pub(crate) key: ProcKey,
     pub(super) file: FileId,
     pub(super) managed: Ranges,
+    pub(super) pageable: Pageable,
     pub(super) account: Account,
     /// Charges of allocations in flight, by the number that the process was given.
     pub(super) grants: BTreeMap<u32, Ticket>,
@@ -66,6 +68,7 @@ impl Daemon {
             key,
             file,
             managed: Ranges::default(),
+            pageable: Pageable::default(),
             account: account.clone(),
             grants: BTreeMap::new(),
             last_grant: 0,
@@ -97,6 +100,7 @@ impl Daemon {
         self.tenants
             .close(session.connection, &mut self.tables.state());
         self.drop_managed(&mut session);
+        self.drop_pageable(&mut session);
         for ticket in session.grants.into_values() {
             self.tables.state().uncharge_ticket(session.file, ticket);
         }

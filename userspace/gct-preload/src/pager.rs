@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Keeps the process's pageable memory on one GPU within its limits.
+//!
+//! Each piece is on the GPU or on the host, and the GPU can use it in both places. A piece moves
+//! beside running work: the driver keeps each access exact. So nothing here waits for work, and a
+//! move that fails leaves the piece where it is.
+//!
+//! ```text
+//! charged = (bytes on the GPU, bytes of host memory that pieces have taken)
+//!
+//! place     charges a new allocation: on the GPU while there is room, the rest on the host
+//! insert    records where it lies
+//! tick      moves what pays, as gct_core::policy::placement decides
+//! make_room evicts for memory that cannot move
+//! detach    forgets an allocation that is being freed; release uncharges it then
+//! ```
+//!
+//! The charge comes before a move that takes memory, and is given back after one that frees it.
+
+use core::ops::Range;
+use gct_core::memory::BYTES_MAX;
+use gct_core::policy::placement::{self, Piece, LEARN_INTERVAL};
+use gct_core::units::{Bytes, Ns};
+use gctd_ipc::message::Paged;
+
+/// Size of a piece. Smaller ones move more slowly: 6 GB/s out and 16 GB/s in with 2 MiB, 10 and 36
+/// with 16 MiB (H100).
+pub(crate) const PIECE: u64 = 16 << 20;
+
+/// Bytes of each `gmem.limit` that stay free for memory that cannot move.
+pub(crate) const SPARE: u64 = 32 << 20;
+
+/// Time between two moves: they take 2 ms of the stream on which they run.
+const TICK: Ns = Ns(20_000_000);
+
+/// Most pieces that one tick evicts because the process is over its limit.
+const EVICTIONS_MAX: usize = 8;
+
+/// Most attempts to charge an allocation beside other processes of the group that allocate, too.
+const ATTEMPTS: usize = 8;
+
+/// Moves memory of one GPU, and charges it with the daemon.
+pub(crate) trait Backend {
+    /// Moves memory to the GPU or to the host. Returns whether the driver has accepted that.
+    fn migrate(&mut self, at: u64, bytes: u64, to_gpu: bool) -> bool;
+
+    /// Charges the process. Returns the most that it can be charged for if that is less.
+    /// `is_last`: an allocation fails then.
+    fn repage(&mut self, paged: Paged, is_last: bool) -> Result<(), Paged>;
+
+    /// Returns the most that the process can be charged for; `None` without a daemon.
+    fn room(&mut self) -> Option<Paged>;
+}
+
+/// An allocation.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    base: u64,
+    bytes: u64,
+    /// Its first piece.
+    first: usize,
+}
+
+impl Span {
+    fn pieces(&self) -> Range<usize> {
+        // CAST: fewer pieces than bytes that exist.
+        self.first..self.first + self.bytes.div_ceil(PIECE) as usize
+    }
+}
+
+/// A new allocation that is charged and not made yet.
+#[derive(Debug)]
+pub(crate) struct Placed(Vec<Piece>);
+
+/// An allocation that is being freed.
+#[derive(Debug)]
+pub(crate) struct Detached {
+    base: u64,
+    bytes: u64,
+    placed: Placed,
+}
+
+impl Placed {
+    /// Lays an allocation out: on the GPU while it has room, then on the host. Returns `None` if
+    /// both have too little.
+    fn new(bytes: u64, room: Paged, now: Ns) -> Option<Self> {
+        let mut left = room;
+        let mut at = 0;
+        let mut pieces = Vec::new();
+        while at < bytes {
+            let len = PIECE.min(bytes - at);
+            let is_resident = len <= left.device;
+            let place = match is_resident {
+                true => &mut left.device,
+                false => &mut left.host,
+            };
+            *place = place.checked_sub(len)?;
+            pieces.push(Piece::new(Bytes(len), is_resident, now));
+            at += len;
+        }
+        Some(Self(pieces))
+    }
+
+    fn paged(&self) -> Paged {
+        let sum = |counts: fn(&Piece) -> bool| {
+            let counted = self.0.iter().filter(|piece| counts(piece));
+            counted.map(|piece| piece.bytes.get()).sum()
+        };
+        Paged {
+            device: sum(|piece| piece.is_resident),
+            host: sum(|piece| piece.is_backed),
+        }
+    }
+}
+
+/// The pageable memory of this process on one GPU.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Its allocations, by address.
+    spans: Vec<Span>,
+    /// Their pieces, in the same order, and how many arguments have pointed into each lately.
+    pieces: Vec<Piece>,
+    uses: Vec<u64>,
+    charged: Paged,
+    /// The most that it could be charged for when the daemon last said.
+    room: Paged,
+    learned: Ns,
+    ticked: Ns,
+    /// Whether the last tick moved something, or rates are new.
+    is_unsettled: bool,
+}
+
+fn plus(a: Paged, b: Paged) -> Paged {
+    Paged {
+        device: a.device.saturating_add(b.device),
+        host: a.host.saturating_add(b.host),
+    }
+}
+
+fn minus(a: Paged, b: Paged) -> Paged {
+    Paged {
+        device: a.device.saturating_sub(b.device),
+        host: a.host.saturating_sub(b.host),
+    }
+}
+
+impl Memory {
+    /// Returns whether any piece is on the host.
+    pub(crate) fn has_remote(&self) -> bool {
+        let all: u64 = self.spans.iter().map(|span| span.bytes).sum();
+        self.charged.device < all
+    }
+
+    /// Charges an allocation. Returns `None` if GPU and host have too little room for it, as the
+    /// limits say.
+    pub(crate) fn place(
+        &mut self,
+        bytes: u64,
+        backend: &mut impl Backend,
+        now: Ns,
+    ) -> Option<Placed> {
+        if bytes > BYTES_MAX.get() {
+            return self.refuse(bytes, backend);
+        }
+        let mut room = Paged {
+            device: u64::MAX,
+            host: u64::MAX,
+        };
+        for _ in 0..ATTEMPTS {
+            let placed = loop {
+                match Placed::new(bytes, minus(room, self.charged), now) {
+                    Some(placed) => break placed,
+                    // A piece that has host memory already makes room on the GPU for nothing.
+                    None => match placement::coldest(&self.pieces, Bytes(0)) {
+                        Some(cold) if self.evict(cold, backend, now) => {}
+                        _ => return self.refuse(bytes, backend),
+                    },
+                }
+            };
+            match self.charge(plus(self.charged, placed.paged()), backend) {
+                Ok(()) => return Some(placed),
+                Err(now) => room = now,
+            }
+        }
+        self.refuse(bytes, backend)
+    }
+
+    /// Tells the daemon that an allocation fails.
+    fn refuse(&mut self, bytes: u64, backend: &mut impl Backend) -> Option<Placed> {
+        let paged = Paged {
+            device: self.charged.device.saturating_add(bytes),
+            ..self.charged
+        };
+        // Memory may have become free meanwhile. The allocation fails nevertheless.
+        if backend.repage(paged, true).is_ok() {
+            let _ = backend.repage(self.charged, false);
+        }
+        None
+    }
+
+    fn charge(&mut self, paged: Paged, backend: &mut impl Backend) -> Result<(), Paged> {
+        let charged = backend.repage(paged, false);
+        match charged {
+            Ok(()) => self.charged = paged,
+            Err(room) => self.room = room,
+        }
+        charged
+    }
+
+    /// Uncharges an allocation that was not made.
+    pub(crate) fn cancel(&mut self, placed: &Placed, backend: &mut impl Backend) {
+        // What shrinks is never refused.
+        let _ = self.charge(minus(self.charged, placed.paged()), backend);
+    }
+
+    /// Records where an allocation lies, and moves its pieces to their places. Returns false if the
+    /// driver refuses that.
+    #[must_use]
+    pub(crate) fn insert(&mut self, base: u64, placed: Placed, backend: &mut impl Backend) -> bool {
+        let sum = placed.0.iter().map(|piece| piece.bytes.get());
+        self.attach(Detached {
+            base,
+            bytes: sum.sum(),
+            placed,
+        });
+        let at = self.at(base).map(|at| self.spans[at]);
+        at.is_some_and(|span| self.settle(span, backend))
+    }
+
+    /// Moves each run of pieces of a new allocation to its place.
+    fn settle(&self, span: Span, backend: &mut impl Backend) -> bool {
+        let pieces = &self.pieces[span.pieces()];
+        let mut runs = pieces.chunk_by(|a, b| a.is_resident == b.is_resident);
+        let mut at = span.base;
+        runs.all(|run| {
+            let bytes = run.iter().map(|piece| piece.bytes.get()).sum();
+            let moved = backend.migrate(at, bytes, run[0].is_resident);
+            at += bytes;
+            moved
+        })
+    }
+
+    /// Returns the index of the allocation that contains an address.
+    fn at(&self, address: u64) -> Option<usize> {
+        let behind = self.spans.partition_point(|span| span.base <= address);
+        let at = behind.checked_sub(1)?;
+        let span = &self.spans[at];
+        (address - span.base < span.bytes).then_some(at)
+    }
+
+    /// Forgets an allocation that is about to be freed, and still charges it.
+    pub(crate) fn detach(&mut self, base: u64) -> Option<Detached> {
+        let at = self.at(base).filter(|at| self.spans[*at].base == base)?;
+        let span = self.spans.remove(at);
+        let count = span.pieces().len();
+        self.spans[at..]
+            .iter_mut()
+            .for_each(|span| span.first -= count);
+        self.uses.drain(span.pieces());
+        let pieces = self.pieces.drain(span.pieces()).collect();
+        Some(Detached {
+            base,
+            bytes: span.bytes,
+            placed: Placed(pieces),
+        })
+    }
+
+    /// Records an allocation that could not be freed, or is new.
+    pub(crate) fn attach(&mut self, detached: Detached) {
+        let Detached {
+            base,
+            bytes,
+            placed: Placed(pieces),
+        } = detached;
+        let at = self.spans.partition_point(|span| span.base <= base);
+        let first = match at.checked_sub(1) {
+            Some(before) => self.spans[before].pieces().end,
+            None => 0,
+        };
+        let count = pieces.len();
+        self.spans[at..]
+            .iter_mut()
+            .for_each(|span| span.first += count);
+        self.spans.insert(at, Span { base, bytes, first });
+        self.uses.splice(first..first, pieces.iter().map(|_| 0));
+        self.pieces.splice(first..first, pieces);
+    }
+
+    /// Uncharges an allocation that was freed.
+    pub(crate) fn release(&mut self, detached: &Detached, backend: &mut impl Backend) {
+        self.cancel(&detached.placed, backend);
+    }
+
+    /// Counts a use by a launch with this argument.
+    pub(crate) fn used(&mut self, address: u64) {
+        if let Some(at) = self.at(address) {
+            let span = &self.spans[at];
+            // CAST: an index of a piece that exists.
+            let piece = span.first + ((address - span.base) / PIECE) as usize;
+            self.uses[piece] += 1;
+        }
+    }
+
+    /// Returns whether [`Memory::tick`] has something to do.
+    pub(crate) fn is_due(&self, now: Ns) -> bool {
+        let unsettled = self.is_unsettled && now - self.ticked >= TICK;
+        unsettled || now - self.learned >= LEARN_INTERVAL
+    }
+
+    /// Moves what pays now, one pair of pieces at most, and gives up what exceeds a limit.
+    pub(crate) fn tick(&mut self, backend: &mut impl Backend, now: Ns) {
+        self.ticked = now;
+        if now - self.learned >= LEARN_INTERVAL {
+            self.learn(now);
+            // Without a daemon nothing more goes to the GPU.
+            self.room = backend.room().unwrap_or(self.charged);
+            self.give_up(backend, now);
+        }
+        let free = minus(self.room, self.charged);
+        let (device, host) = (Bytes(free.device), Bytes(free.host));
+        let moves = placement::choose(&self.pieces, device, host, now);
+        self.is_unsettled = moves.is_some_and(|moves| self.follow(moves, backend, now));
+    }
+
+    fn learn(&mut self, now: Ns) {
+        let elapsed = now - self.learned;
+        for span in &self.spans {
+            let uses = self.uses[span.pieces()].iter().copied();
+            placement::learn(self.pieces[span.pieces()].iter_mut().zip(uses), elapsed);
+        }
+        self.uses.fill(0);
+        self.learned = now;
+    }
+
+    /// Evicts what exceeds a limit, because memory that cannot move has taken the room.
+    fn give_up(&mut self, backend: &mut impl Backend, now: Ns) {
+        for _ in 0..EVICTIONS_MAX {
+            if self.charged.device <= self.room.device || !self.evict_coldest(backend, now) {
+                return;
+            }
+        }
+    }
+
+    fn follow(&mut self, moves: placement::Moves, backend: &mut impl Backend, now: Ns) -> bool {
+        let evicted = moves.evict.is_none_or(|at| self.evict(at, backend, now));
+        let fits = self.pieces[moves.promote].bytes.get() <= minus(self.room, self.charged).device;
+        evicted && (!fits || self.promote(moves.promote, backend, now))
+    }
+
+    fn address(&self, piece: usize) -> u64 {
+        let at = self.spans.partition_point(|span| span.first <= piece);
+        let span = &self.spans[at.saturating_sub(1)];
+        // CAST: widening.
+        span.base + PIECE * (piece - span.first) as u64
+    }
+
+    fn evict_coldest(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
+        let host = Bytes(minus(self.room, self.charged).host);
+        let cold = placement::coldest(&self.pieces, host);
+        cold.is_some_and(|cold| self.evict(cold, backend, now))
+    }
+
+    fn evict(&mut self, at: usize, backend: &mut impl Backend, now: Ns) -> bool {
+        let (piece, was) = (self.pieces[at], self.charged);
+        let taken = Paged {
+            device: 0,
+            host: piece.takes().get(),
+        };
+        if self.charge(plus(was, taken), backend).is_err() {
+            return false;
+        }
+        let bytes = piece.bytes.get();
+        if !backend.migrate(self.address(at), bytes, false) {
+            let _ = self.charge(was, backend);
+            return false;
+        }
+        self.pieces[at].moved(false, now);
+        let left = Paged {
+            device: bytes,
+            host: 0,
+        };
+        let _ = self.charge(minus(self.charged, left), backend);
+        true
+    }
+
+    fn promote(&mut self, at: usize, backend: &mut impl Backend, now: Ns) -> bool {
+        let (bytes, was) = (self.pieces[at].bytes.get(), self.charged);
+        let more = Paged {
+            device: bytes,
+            host: 0,
+        };
+        if self.charge(plus(was, more), backend).is_err() {
+            return false;
+        }
+        if !backend.migrate(self.address(at), bytes, true) {
+            let _ = self.charge(was, backend);
+            return false;
+        }
+        self.pieces[at].moved(true, now);
+        true
+    }
+
+    /// Evicts at least so many bytes. Returns whether that was possible.
+    pub(crate) fn make_room(&mut self, bytes: u64, backend: &mut impl Backend, now: Ns) -> bool {
+        let wanted = self.charged.device.checked_sub(bytes);
+        self.room = backend.room().unwrap_or(self.room);
+        while wanted.is_some_and(|wanted| self.charged.device > wanted) {
+            if !self.evict_coldest(backend, now) {
+                return false;
+            }
+        }
+        wanted.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

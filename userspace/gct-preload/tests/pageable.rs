@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Checks a program whose memory is pageable, with a daemon, and with a libcuda that needs no GPU
+//! (`pageable/libcuda.c`).
+
+use gctd::testing::{Client, Daemon};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+const MIB: u64 = 1 << 20;
+
+/// Returns the directory of the driver and the program, which are compiled once.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pageable");
+        std::fs::create_dir_all(&directory).unwrap();
+        let shared = ["-shared", "-fPIC", "-Wl,-Bsymbolic,-soname,libcuda.so.1"];
+        compile(&directory, "libcuda.c", "libcuda.so.1", &shared);
+        compile(&directory, "program.c", "program", &["-ldl"]);
+        directory
+    })
+}
+
+fn compile(directory: &Path, source: &str, to: &str, options: &[&str]) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pageable");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut compile = Command::new(compiler);
+    compile.args(["-w", "-O1", "-o"]).arg(directory.join(to));
+    let status = compile.arg(sources.join(source)).args(options).status();
+    assert!(status.unwrap().success(), "{source}");
+}
+
+/// A program in the group `web`, which does what it is told.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn new(daemon: &Daemon, client: &Client) -> Self {
+        let test = std::env::current_exe().unwrap();
+        let library = test.parent().unwrap().join("libgct_preload.so");
+        assert!(library.exists(), "{library:?}");
+        let mut command = Command::new(built().join("program"));
+        command
+            .env("LD_PRELOAD", library)
+            .env("LD_LIBRARY_PATH", built())
+            .env("GCTGROUP_SOCKET", daemon.socket())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let member = child.id().to_string();
+        client.write("web/group.procs", member).unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    fn does(&mut self, what: &str) -> String {
+        writeln!(self.input, "{what}").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().into()
+    }
+
+    /// Allocates so many MiB.
+    fn alloc(&mut self, slot: u64, mib: u64) -> String {
+        self.does(&format!("alloc {slot} {}", mib * MIB))
+    }
+
+    fn state(&mut self) -> String {
+        self.does("state")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns `gmem.current` and `hmem.current` of the group in MiB.
+fn charged(client: &Client) -> (u64, u64) {
+    let read = |file: &str| client.read(&format!("web/0/{file}")).unwrap();
+    let mib = |file: &str| read(file).trim().parse::<u64>().unwrap() / MIB;
+    (mib("gmem.current"), mib("hmem.current"))
+}
+
+fn bed(test: &str, limits: &[(&str, &str)]) -> (Daemon, Client) {
+    let daemon = Daemon::new(test, 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    for (file, value) in limits {
+        client.write(&format!("web/0/{file}"), value).unwrap();
+    }
+    (daemon, client)
+}
+
+const LIMITS: &[(&str, &str)] = &[
+    ("gmem.pageable", "1"),
+    ("gmem.limit", "96M"),
+    ("hmem.limit", "100M"),
+];
+
+#[test]
+fn memory_beyond_the_limit_is_on_the_host() {
+    let (daemon, client) = bed("paged", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 48), "0");
+    assert_eq!(program.state(), "resident 48 pinned 0 streams 0 intact 1");
+    assert_eq!(program.alloc(1, 80), "0");
+    // 32 MiB of the limit stay free for memory that cannot move.
+    assert_eq!(program.state(), "resident 64 pinned 0 streams 0 intact 1");
+    assert_eq!(charged(&client), (64, 64));
+    assert_eq!(program.alloc(2, 37), "2", "a clean out of memory");
+    assert_eq!(client.read("web/0/gmem.events"), Ok("limit 1\n".into()));
+    for slot in [0, 1, 1] {
+        assert_eq!(program.does(&format!("launch {slot}")), "0");
+    }
+    assert_eq!(program.does("free 0"), "0");
+    assert_eq!(charged(&client), (16, 64));
+    assert_eq!(
+        program.does(&format!("pitch 3 {} 10", MIB - 100)),
+        format!("{MIB} 0")
+    );
+    assert_eq!(charged(&client), (26, 64));
+    assert_eq!(program.state(), "resident 26 pinned 0 streams 0 intact 1");
+    drop(program);
+    eventually(|| charged(&client) == (0, 0));
+}
+
+#[test]
+fn small_memory_and_that_of_others_stays_where_it_is() {
+    let (daemon, client) = bed("unpaged", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.does("alloc 0 2097151"), "0");
+    assert_eq!(program.does("alloc 1 0"), "1", "libcuda's own error");
+    client.write("web/0/gmem.pageable", "0").unwrap();
+    assert_eq!(program.alloc(2, 8), "0");
+    assert_eq!(program.state(), "resident 0 pinned 2 streams 0 intact 1");
+    assert_eq!(program.does("free 2"), "0");
+    client.write("web/0/gmem.pageable", "1").unwrap();
+    assert_eq!(program.alloc(2, 8), "0");
+    assert_eq!(program.state(), "resident 8 pinned 1 streams 0 intact 1");
+    assert_eq!(charged(&client), (8, 0));
+    client.write("web/0/gmem.pageable", "0").unwrap();
+    assert_eq!(program.does("free 2"), "0");
+    assert_eq!(charged(&client), (0, 0));
+}
+
+/// Checks that memory which cannot move is not refused while other memory can.
+#[test]
+fn pageable_memory_makes_room() {
+    let (daemon, client) = bed("makes-room", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 64), "0");
+    assert_eq!(program.does("fail 1"), "0");
+    assert_eq!(program.does("alloc 1 4096"), "0");
+    assert_eq!(program.state(), "resident 32 pinned 1 streams 0 intact 1");
+    assert_eq!(charged(&client), (32, 32));
+    assert_eq!(program.does("fail 9"), "0");
+    assert_eq!(
+        program.does("alloc 2 4096"),
+        "2",
+        "it fails although there is room"
+    );
+}
+
+/// Checks that a program whose daemon dies keeps its memory and frees it.
+#[test]
+fn memory_outlives_the_daemon() {
+    let (mut daemon, client) = bed("outlives", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 80), "0");
+    daemon.stop();
+    assert_eq!(program.does("launch 0"), "0");
+    assert_eq!(program.alloc(1, 8), "0");
+    assert_eq!(program.state(), "resident 64 pinned 1 streams 0 intact 1");
+    for slot in [0, 1] {
+        assert_eq!(program.does(&format!("free {slot}")), "0");
+    }
+    assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
+}
+
+/// Waits up to five seconds.
+fn eventually(holds: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("it does not become so");
+}
