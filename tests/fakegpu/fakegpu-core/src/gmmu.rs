@@ -38,9 +38,14 @@ mod pte {
     pub(super) const APERTURE: Bits = Bits::new(2, 1);
     /// The bit of NV_MMU_VER3_PTE_PCF that is set in all of its RO values and in no other.
     pub(super) const READ_ONLY: Bits = Bits::new(5, 5);
+    /// NV_MMU_VER3_PTE_PCF, which also says something of an entry that is not valid.
+    pub(super) const PCF: Bits = Bits::new(7, 3);
     pub(super) const KIND: Bits = Bits::new(11, 8);
     pub(super) const ADDRESS: Bits = Bits::new(51, 12);
 }
+
+/// NV_MMU_VER3_PTE_PCF_NO_VALID_4KB_PAGE: the 4 KiB pages in an invalid 64 KiB page are ignored.
+const NO_VALID_4KB_PAGE: u64 = 3;
 
 /// Tables above PDE0: the lowest address bit and the number of bits that each resolves.
 const UPPER_TABLES: [(u32, u32); 4] = [(56, 1), (47, 9), (38, 9), (29, 9)];
@@ -122,17 +127,22 @@ pub fn translate(
         return page(big, va, PDE0.0).ok_or(fault);
     }
     let small = memory.read_u64(both.plus(8)).map_err(|_| fault)?;
-    let small = table_of(small, pde::ADDRESS).map(|table| (table, SMALL_PAGES));
-    let big = table_of(big, pde::ADDRESS_BIG).map(|table| (table, BIG_PAGES));
-    // A valid 4 KiB page hides the 64 KiB page around it.
-    [small, big]
-        .into_iter()
-        .flatten()
-        .find_map(|(table, (low, bits))| {
-            let entry = memory.read_u64(table.plus(8 * index(va, low, bits))).ok()?;
-            page(entry, va, low)
-        })
-        .ok_or(fault)
+    let entry_of = |table: PhysicalAddress, (low, bits): (u32, u32)| {
+        let entry = memory.read_u64(table.plus(8 * index(va, low, bits)));
+        entry.map_err(|_| fault)
+    };
+    if let Some(table) = table_of(big, pde::ADDRESS_BIG) {
+        let entry = entry_of(table, BIG_PAGES)?;
+        // Valid or not, it can hide the 4 KiB pages in it. UVM's debug build maps those to nowhere.
+        if let Some(found) = page(entry, va, BIG_PAGES.0) {
+            return Ok(found);
+        }
+        if pte::VALID.of(entry) == 0 && pte::PCF.of(entry) == NO_VALID_4KB_PAGE {
+            return Err(fault);
+        }
+    }
+    let table = table_of(small, pde::ADDRESS).ok_or(fault)?;
+    page(entry_of(table, SMALL_PAGES)?, va, SMALL_PAGES.0).ok_or(fault)
 }
 
 /// Returns the index into a table that resolves `bits` bits of `va` from `low` on.
@@ -322,19 +332,25 @@ mod tests {
     }
 
     #[test]
-    fn a_small_page_hides_the_big_one() {
+    fn a_big_page_hides_the_small_ones() {
         let mut memory = memory();
         set(&mut memory, 0x5000 + 16 * 9, 0x6100 | 1 << 1);
         set(&mut memory, 0x5000 + 16 * 9 + 8, 0x7000 | 1 << 1);
         set(&mut memory, 0x6100, 0x10_0000 | 1);
-        set(&mut memory, 0x7000 + 8, 0xabc000 | 2 << 1 | 1);
+        set(&mut memory, 0x6100 + 16, NO_VALID_4KB_PAGE << 3);
+        // One in each: a big page, an invalid one, and one that says that there are none.
+        for index in [1, 17, 33] {
+            set(&mut memory, 0x7000 + 8 * index, 0xdef000 | 2 << 1 | 1);
+        }
         assert_eq!(
-            at(&memory, VA + 0x2010).unwrap().address,
-            PhysicalAddress::video(0x10_2010)
+            at(&memory, VA + 0x1010).unwrap().address,
+            PhysicalAddress::video(0x10_1010)
         );
-        let small = at(&memory, VA + 0x1010).unwrap();
-        assert_eq!(small.address, PhysicalAddress::system(0xab_c010));
+        let small = at(&memory, VA + 0x1_1010).unwrap();
+        assert_eq!(small.address, PhysicalAddress::system(0xde_f010));
         assert_eq!(small.bytes, 0xff0);
+        assert_eq!(at(&memory, VA + 0x1_2010), None);
+        assert_eq!(at(&memory, VA + 0x2_1010), None);
     }
 
     #[test]
