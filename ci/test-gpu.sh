@@ -31,9 +31,9 @@ rm_filter() {
 	case $1 in
 	*-uvm-debug)
 		if long; then
-			echo managed_,host_memory_,replayable_,fault_sh,fault_storm,faults_of
+			echo managed_,host_memory_,replayable_,fault_sh,fault_storm,faults_of,nvidia_test
 		else
-			echo memory_of_threads_at,programs,members_that_die,of_a_write_follows,fault_shortage
+			echo memory_of_threads_at,programs,managed_memory_of_members,of_a_write_follows,fault_shortages_in,shortage_of_host,nvidia_test
 		fi
 		;;
 	debug/*)

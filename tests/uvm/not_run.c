@@ -8,12 +8,12 @@
 /* Shared reasons, so that the table uses the same words. */
 #define NUMA "needs a machine with several memory nodes"
 #define COUNTERS "needs access counter notifications, which the software GPU does not send"
-#define FAULTS "needs launches that fault, which tests/rm-client makes"
+#define LAUNCHES "needs channels and launches: tests/rm-client runs it (rm-test nvidia_test_*)"
 #define PEERS "needs two GPUs that reach each other's memory, which the software GPU cannot"
 #define SETTING "only changes a setting, whose effect is a matter of time or chance"
 
 const struct not_run not_run[] = {
-	{ "CHECK_CHANNEL_VA_SPACE", "needs a tenant's channel registered with UVM, which tests/rm-client makes" },
+	{ "CHECK_CHANNEL_VA_SPACE", LAUNCHES },
 	{ "DESTROY_GPU_VA_SPACE_DELAY", SETTING },
 	{ "DISABLE_NVLINK_PEER_ACCESS", PEERS },
 	{ "ENABLE_NVLINK_PEER_ACCESS", PEERS },
@@ -32,11 +32,11 @@ const struct not_run not_run[] = {
 	{ "SEC2_CPU_GPU_ROUNDTRIP", "needs a GPU in confidential computing mode" },
 	{ "SEC2_SANITY", "needs a GPU in confidential computing mode" },
 	{ "SET_IGNORE_ACCESS_COUNTERS", COUNTERS },
-	{ "SET_PAGE_PREFETCH_POLICY", SETTING },
-	{ "SET_PREFETCH_FILTERING", FAULTS },
+	{ "SET_PAGE_PREFETCH_POLICY", LAUNCHES },
+	{ "SET_PREFETCH_FILTERING", "needs faults that prefetch, which the software GPU does not report" },
 	{ "SKIP_MIGRATE_VMA", SETTING },
 	{ "SPLIT_INVALIDATE_DELAY", SETTING },
-	{ "TOOLS_FLUSH_REPLAY_EVENTS", FAULTS },
+	{ "TOOLS_FLUSH_REPLAY_EVENTS", "needs a profiler's queue of events with replays in it" },
 	{ "VA_RANGE_INJECT_ADD_GPU_VA_SPACE_ERROR", SETTING },
 	{ "VA_SPACE_ALLOW_MOVABLE_ALLOCATIONS", SETTING },
 	{ NULL, NULL },

@@ -17,7 +17,7 @@ load_uvm uvm_enable_builtin_tests=1 uvm_leak_checker=2 ||
 exec 3</dev/nvidia0
 uvm-tests --gpu ${debug:+--quick} || status=1
 if [ -s /test/filter ]; then
-	load_uvm || status=1
+	load_uvm uvm_enable_builtin_tests=1 || status=1
 	rm-test all "$(cat /test/filter)" || status=1
 fi
 exec 3<&-

@@ -167,6 +167,14 @@ numbers! {
     UVM_UNMAP_EXTERNAL: u32 = 66, "UVM_UNMAP_EXTERNAL";
     /// UVM: give addresses back.
     UVM_FREE: u32 = 34, "UVM_FREE";
+    /// A test of NVIDIA's: flush the buffer of faults.
+    UVM_TEST_FLUSH: u32 = 227, "UVM_TEST_FAULT_BUFFER_FLUSH";
+    /// A test of NVIDIA's: wait until no fault is left.
+    UVM_TEST_DRAIN: u32 = 274, "UVM_TEST_DRAIN_REPLAYABLE_FAULTS";
+    /// A test of NVIDIA's: look a channel's address space up.
+    UVM_TEST_CHANNEL: u32 = 259, "UVM_TEST_CHECK_CHANNEL_VA_SPACE";
+    /// A test of NVIDIA's: choose what a fault fetches along.
+    UVM_TEST_PREFETCH: u32 = 246, "UVM_TEST_SET_PAGE_PREFETCH_POLICY";
     /// An address space whose page tables are UVM's.
     SPACE_OF_UVM: u32 = 8, "NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED";
     /// An address space whose faults UVM serves.

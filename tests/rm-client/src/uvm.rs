@@ -192,6 +192,75 @@ impl Uvm {
         done(call.status)
     }
 
+    /// Runs NVIDIA's test that flushes the buffer of faults, so many times.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver, without `uvm_enable_builtin_tests=1`.
+    pub fn flush_faults(&self, iterations: u64) -> Result<(), Error> {
+        let mut call = abi::UvmTestFlush {
+            iterations,
+            ..Default::default()
+        };
+        self.call(n::UVM_TEST_FLUSH, &mut call)?;
+        done(call.status)
+    }
+
+    /// Runs NVIDIA's test that waits until no fault is left in the buffer.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush_faults`](Self::flush_faults).
+    pub fn drain_faults(&self, timeout_ns: u64) -> Result<(), Error> {
+        let mut call = abi::UvmTestDrain {
+            uuid: self.uuid,
+            timeout_ns,
+            ..Default::default()
+        };
+        self.call(n::UVM_TEST_DRAIN, &mut call)?;
+        done(call.status)
+    }
+
+    /// Runs NVIDIA's test that looks up whose fault one of a channel's subcontext would be. The
+    /// channel is registered with this file.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush_faults`](Self::flush_faults); refuses if it would not be one of `space`.
+    pub fn check_channel(
+        &self,
+        gpu: &Gpu,
+        channel: Handle,
+        subcontext: u32,
+        space: &Self,
+    ) -> Result<(), Error> {
+        let mut call = abi::UvmTestChannel {
+            uuid: self.uuid,
+            control: gpu.client().control_file().file().as_raw_fd(),
+            client: gpu.client().handle(),
+            channel,
+            subcontext,
+            space: space.file.as_raw_fd(),
+            ..Default::default()
+        };
+        self.call(n::UVM_TEST_CHANNEL, &mut call)?;
+        done(call.status)
+    }
+
+    /// Runs NVIDIA's test that has faults fetch pages around them along, or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush_faults`](Self::flush_faults).
+    pub fn prefetch(&self, enable: bool) -> Result<(), Error> {
+        let mut call = abi::UvmTestPrefetch {
+            policy: u32::from(!enable),
+            status: 0,
+        };
+        self.call(n::UVM_TEST_PREFETCH, &mut call)?;
+        done(call.status)
+    }
+
     /// Maps memory at an address that the caller chooses, in all registered address spaces of the
     /// GPU.
     ///

@@ -60,6 +60,7 @@ pub(super) const HEADERS: &[&str] = &[
     "ctrl/ctrlc36f.h",
     "nv_escape.h",
     "uvm_linux_ioctl.h",
+    "uvm_test_ioctl.h",
     "nv-ioctl.h",
     "nv-ioctl-numbers.h",
     "nv-unix-nvos-params-wrappers.h",

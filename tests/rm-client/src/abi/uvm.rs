@@ -81,6 +81,38 @@ layouts! {
         padding_end: u32,
     }
 
+    /// NVIDIA's test that flushes the buffer of faults. `uvm_test_ioctl.h`.
+    UvmTestFlush = "UVM_TEST_FAULT_BUFFER_FLUSH_PARAMS", 16 {
+        iterations: u64 = "iterations",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// NVIDIA's test that waits until no fault is left. `uvm_test_ioctl.h`.
+    UvmTestDrain = "UVM_TEST_DRAIN_REPLAYABLE_FAULTS_PARAMS", 32 {
+        uuid: [u8; 16] = "gpu_uuid",
+        timeout_ns: u64 = "timeout_ns",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// NVIDIA's test that looks a channel's address space up, as for a fault. `uvm_test_ioctl.h`.
+    UvmTestChannel = "UVM_TEST_CHECK_CHANNEL_VA_SPACE_PARAMS", 40 {
+        uuid: [u8; 16] = "gpu_uuid",
+        control: i32 = "rm_ctrl_fd",
+        client: u32 = "client",
+        channel: u32 = "channel",
+        subcontext: u32 = "ve_id",
+        space: i32 = "va_space_fd",
+        status: u32 = "rmStatus",
+    }
+
+    /// NVIDIA's test that chooses what a fault fetches along. `uvm_test_ioctl.h`.
+    UvmTestPrefetch = "UVM_TEST_SET_PAGE_PREFETCH_POLICY_PARAMS", 8 {
+        policy: u32 = "policy",
+        status: u32 = "rmStatus",
+    }
+
     /// Moves managed memory to a processor. `uvm_ioctl.h`.
     UvmMigrate = "UVM_MIGRATE_PARAMS", 80 {
         base: u64 = "base",
@@ -140,6 +172,10 @@ pub(super) const COMMON: &[Description] = &[
     UvmFree::DESCRIPTION,
     UvmUnmapExternal::DESCRIPTION,
     UvmRegisterChannel::DESCRIPTION,
+    UvmTestFlush::DESCRIPTION,
+    UvmTestDrain::DESCRIPTION,
+    UvmTestChannel::DESCRIPTION,
+    UvmTestPrefetch::DESCRIPTION,
     UvmMigrate::DESCRIPTION,
     UvmExternalRange::DESCRIPTION,
     UvmAttributes::DESCRIPTION,

@@ -39,6 +39,7 @@ mod managed;
 mod memory;
 mod memory_seen;
 mod mixed;
+mod nvidia;
 mod objects;
 mod owned;
 mod owned_atoms;
@@ -197,6 +198,7 @@ fn all(filter: &str) -> ExitCode {
         replayable::TESTS,
         shortage::TESTS,
         mixed::TESTS,
+        nvidia::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
