@@ -37,7 +37,7 @@ rm_filter() {
 		fi
 		;;
 	debug/*)
-		echo group_sums,group_takes_what,group_follows,limit_timeslice_follows_a_move,limit_freeze_stops,limit_freeze_ends
+		echo group_sums,group_takes_what,group_follows,limit_timeslice_follows_a_move,limit_freeze_stops,limit_freeze_ends,managed_memory_when_each
 		;;
 	esac
 }

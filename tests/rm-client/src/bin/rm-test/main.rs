@@ -65,6 +65,7 @@ mod replayable;
 mod sent;
 mod shared;
 mod shortage;
+mod starved;
 mod steps;
 mod strangers;
 mod submit;
@@ -194,6 +195,7 @@ fn all(filter: &str) -> ExitCode {
         host_memory::TESTS,
         leaks::TESTS,
         programs::TESTS,
+        starved::TESTS,
         dying::TESTS,
         replayable::TESTS,
         shortage::TESTS,
