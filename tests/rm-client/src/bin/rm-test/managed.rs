@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_moves_with_its_process", moved),
     ("managed_memory_after_a_kill_at_each_step", killed),
     ("managed_memory_of_threads_that_come_and_go", threads),
+    ("managed_memory_of_spaces_that_close_at_once", spaces),
 ];
 
 pub(crate) const ROOT: usize = 2 << 20;
@@ -243,4 +244,29 @@ fn threads() -> Outcome {
     in_threads(THREADS, work)?;
     same("uvm", shown(&me())?, 0)?;
     same("current", current(&me())?, before)
+}
+
+/// Threads of one process open address spaces and close them at the same time. Each has memory on
+/// the GPU when it closes. At the end nothing is charged.
+fn spaces() -> Outcome {
+    const THREADS: usize = 4;
+    let first = session()?;
+    let before = current(&me())?;
+    let work = |thread: usize| -> Outcome {
+        for round in 0..3 {
+            let session = Session::with_uvm(Gpu::open(&Client::open()?, 0)?)?;
+            let start = START + 64 * thread * ROOT;
+            let range = Range::new(&session, start, ROOT + PAGE)?;
+            range.write(round);
+            range.migrate(&session)?;
+            // The range outlives its address space's file.
+            drop(session);
+        }
+        Ok(())
+    };
+    in_threads(THREADS, work)?;
+    eventually("uvm", &0, || shown(&me()))?;
+    eventually("current", &before, || current(&me()))?;
+    drop(first);
+    Ok(())
 }
