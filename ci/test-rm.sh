@@ -69,6 +69,8 @@ done
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
 # A GPU whose memory is full.
 [ -n "$FILTER" ] || machine "$KERNEL-full" "full full" --gpu-arg=--fb=768
+# Everything but the tests of owned channels once more, with owned channels only.
+[ -n "$FILTER" ] || ! long || machine "$KERNEL-owned" "owned !owned"
 # A thousand processes at once, each with a channel group.
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"

@@ -20,9 +20,12 @@ pub(crate) const TESTS: &[Test] = &[
         "charged_beyond_the_cgroup_is_refused_under_a_limit",
         refused,
     ),
-    ("charged_beyond_the_cgroup_is_counted_without", counted),
+    (WITHOUT_LIMITS, counted),
     ("charged_fork_without_a_page_is_killed_under_a_limit", forks),
 ];
+
+/// The test of a tenant without any limit.
+pub(crate) const WITHOUT_LIMITS: &str = "charged_beyond_the_cgroup_is_counted_without";
 
 const MOUNT: &str = "/sys/fs/cgroup";
 

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! rm-test all [FILTER]     every test whose name contains FILTER
+//! rm-test owned FILTER     the same, with channels whose rings are the driver's
 //! rm-test refused FILTER   tests on a GPU that refuses controls
 //! rm-test full FILTER      tests on a GPU with 768 MiB of memory
 //! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
@@ -76,7 +77,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | batches COUNT | shorts COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | batches COUNT | shorts COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -84,6 +85,14 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["all"] => all(""),
         ["all", filter] => all(filter),
+        ["owned", filter] => match owned::everybody() {
+            Ok(()) => {
+                let mut tests = tests();
+                tests.retain(|(name, _)| *name != charged::WITHOUT_LIMITS);
+                outcome(gct_ktap::run(&tests, filter))
+            }
+            Err(why) => exit("owned", Err(why)),
+        },
         ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
         ["full", filter] => outcome(gct_ktap::run(full::TESTS, filter)),
         ["spaces", count] => match count.parse() {
@@ -156,10 +165,14 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the tests. The first ones need GPUs that nobody has open. Those of `gpus` follow: the last
-/// of them keeps the GPUs initialised for all others, which saves half a second each time.
 fn all(filter: &str) -> ExitCode {
-    let tests = [
+    outcome(gct_ktap::run(&tests(), filter))
+}
+
+/// Returns all tests. The first ones need GPUs that nobody has open. Those of `gpus` follow: the
+/// last of them keeps the GPUs initialised for all others, which saves half a second each time.
+fn tests() -> Vec<gct_ktap::Test> {
+    [
         owned_ends::FIRST_TESTS,
         gpus::TESTS,
         objects::TESTS,
@@ -210,8 +223,7 @@ fn all(filter: &str) -> ExitCode {
         gpus::LAST_TESTS,
         charged::TESTS,
     ]
-    .concat();
-    outcome(gct_ktap::run(&tests, filter))
+    .concat()
 }
 
 /// Returns the exit code for the number of failed tests.

@@ -34,6 +34,23 @@ pub(crate) const OWNED: &str = "channel.owned";
 /// The name of the group of these tests.
 pub(crate) const NAME: &str = "owned";
 
+/// Makes all channels of this process and of its children the driver's, for good.
+pub(crate) fn everybody() -> Outcome {
+    const ALL: &str = "everybody";
+    let group = Group::new(ALL)?;
+    set(ALL, OWNED, "1")?;
+    group.add(std::process::id())?;
+    // It has this process as long as there are tests.
+    std::mem::forget(group);
+    let mut child = Child::fork(|_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        release(&mut queue, 0, 1)?;
+        counts(1, 0)
+    })?;
+    child.finish()
+}
+
 /// Runs `work` in a process whose channels are the driver's, and waits for it.
 pub(crate) fn as_member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
     let group = Group::new(NAME)?;
