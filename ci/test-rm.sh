@@ -77,7 +77,10 @@ done
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-programs" "programs 200"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-deaths" "deaths 100"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-spaces" "spaces 3000"
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-batches" "batches 1000"
+# A thousand in all, by two seeds: half of them take a machine some minutes.
+for count in 500 501; do
+	[ -n "$FILTER" ] || ! long || machine "$KERNEL-batches-$count" "batches $count"
+done
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-shorts" "shorts 200"
 # Random launches, states of rings, deaths and switches of limits, for some minutes each.
 for storm in "launches 10000" "states 1000000" "deaths 1000" "switches 1000"; do
