@@ -17,6 +17,7 @@ mod mechanisms;
 mod models;
 mod plot;
 mod report;
+mod scenes;
 mod silence;
 mod summary;
 mod sweep;
@@ -39,7 +40,8 @@ struct Cli {
     /// Folder of the results
     #[arg(long, default_value = ".")]
     out: PathBuf,
-    /// What to measure: alone, atoms, sweep, silence, models, torch, torch-cost
+    /// What to measure: alone, atoms, sweep, silence, models, torch, torch-cost, load, tenants,
+    /// services
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -96,6 +98,10 @@ fn main() -> Result<()> {
             "silence" => ("silence", silence::run(&kit, &cli, &tpcs, &mut report)),
             "models" => ("models", models::run(&kit, &cli, &tpcs, &mut report)),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
+            "load" | "tenants" | "services" => (
+                part.as_str(),
+                scenes::run(&kit, &cli, part, &tpcs, &mut report),
+            ),
             "torch-cost" => ("torch-cost", torch::cost(&kit, &cli, &mut report)),
             other => bail!("there is no part '{other}'"),
         };
@@ -118,6 +124,7 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     let points = tables(&|table| table.point.is_some());
     let torch = tables(&|table| table.title.starts_with("PyTorch inference"));
     let models = tables(&|table| table.title.starts_with(models::TITLE));
+    let scenes = tables(&|table| table.title.starts_with(scenes::TITLE));
     let silences = tables(&|table| table.title.contains("fell silent"));
     let mut text = String::new();
     for (title, tables) in [("Sweep", &points), ("PyTorch neighbours", &torch)] {
@@ -138,6 +145,10 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
         text += &models::markdown(&models);
         text += "\n## Models: what dominates what\n\n";
         text += &dominance::markdown(&models);
+    }
+    if !scenes.is_empty() {
+        text += "## Scenes\n\nEach cell: p99 as a multiple of alone (steps of the trainings, of one alone).\n\n";
+        text += &scenes::markdown(&scenes);
     }
     if !silences.is_empty() {
         text += "## Silence\n\n";

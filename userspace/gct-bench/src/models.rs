@@ -8,10 +8,10 @@
 
 use crate::dominance::{ALONE, COLUMNS, P99, RATE};
 use crate::mechanisms::{self, Mechanism, Needs, Pair};
-use crate::report::{Report, Row, Table};
+use crate::report::{Report, Table};
 use crate::torch::{filled, LEAD};
 use crate::Cli;
-use anyhow::Result;
+use anyhow::{anyhow, Result};
 use fastrand::Rng;
 use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
@@ -28,7 +28,7 @@ const TRAININGS: [&str; 3] = ["resnet50", "bert", "lora"];
 /// Share of the GPU's time that a service takes when it is alone.
 const LOAD: f64 = 0.5;
 /// Length of a window as a multiple of the sweep's, since requests are few.
-const LONGER: f64 = 5.0;
+pub(crate) const LONGER: f64 = 5.0;
 /// Requests of a window at least.
 const REQUESTS: f64 = 200.0;
 /// The name of a service that is alone, as a client of MPS.
@@ -36,7 +36,7 @@ const MPS_ALONE: &str = "MPS alone";
 /// Time limit for a program to build all its models.
 const BUILD: Duration = Duration::from_secs(120);
 /// Time limit beyond a window. A queue of requests may have to drain.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// First words of the title of each pair's table.
 pub(crate) const TITLE: &str = "Service ";
 
@@ -83,21 +83,41 @@ fn table(service: &str, training: &str) -> Table {
     )
 }
 
-/// Starts the two programs and builds their models at the same time.
-fn start(kit: &Kit, pair: [&RunEnv; 2]) -> Result<[Served; 2]> {
+/// A program's environment and models: of services or of trainings.
+pub(crate) enum Models<'a> {
+    Services(&'a RunEnv, &'a [&'a str]),
+    Trainings(&'a RunEnv, &'a [&'a str]),
+}
+
+/// Starts the two programs of a pair.
+fn start(kit: &Kit, [service, training]: [&RunEnv; 2]) -> Result<[Served; 2]> {
+    let programs = [
+        Models::Services(service, &SERVICES),
+        Models::Trainings(training, &TRAININGS),
+    ];
+    let programs = start_all(kit, &programs)?;
+    <[Served; 2]>::try_from(programs).map_err(|_| anyhow!("two programs were to start"))
+}
+
+/// Starts programs and builds all their models at the same time.
+pub(crate) fn start_all(kit: &Kit, programs: &[Models<'_>]) -> Result<Vec<Served>> {
     let python = Path::new("python3");
-    let mut service = kit.serve_by(pair[0], python, &["-c", PROGRAM])?;
-    let mut training = kit.serve_by(pair[1], python, &["-c", PROGRAM])?;
-    for (program, verb, names) in [
-        (&mut service, "build-services", &SERVICES[..]),
-        (&mut training, "build-trainings", &TRAININGS[..]),
-    ] {
+    let mut started = Vec::new();
+    for Models::Services(env, _) | Models::Trainings(env, _) in programs {
+        started.push(kit.serve_by(env, python, &["-c", PROGRAM])?);
+    }
+    for (program, models) in started.iter_mut().zip(programs) {
+        let (verb, names) = match models {
+            Models::Services(_, names) => ("build-services", names),
+            Models::Trainings(_, names) => ("build-trainings", names),
+        };
         program.ready()?;
         program.ask(&format!("{verb} {}", names.join(" ")))?;
     }
-    service.answer(BUILD)?;
-    training.answer(BUILD)?;
-    Ok([service, training])
+    for program in &mut started {
+        program.answer(BUILD)?;
+    }
+    Ok(started)
 }
 
 /// Measures each program alone on the GPU, natively. Returns the rates of [`LOAD`].
@@ -125,7 +145,8 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
             );
         }
         for (name, rate) in &rates {
-            let window = Window::of(cli, report, (name, TRAININGS[0]), ALONE, *rate);
+            let title = table(name, TRAININGS[0]).title;
+            let window = Window::of(cli, report, &title, ALONE, *rate);
             service.ask(&format!("infer {name} 0 {rate} {window}"))?;
             let line = service.answer(PATIENCE)?;
             for (training, rate) in &steps {
@@ -137,22 +158,15 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
 }
 
 /// The time of a measurement, and the seed of its arrivals. All mechanisms get the same arrivals.
-struct Window {
-    start: String,
-    seconds: f64,
-    seed: u64,
+pub(crate) struct Window {
+    pub(crate) start: String,
+    pub(crate) seconds: f64,
+    pub(crate) seed: u64,
 }
 
 impl Window {
-    /// Returns the next window of a pair and a mechanism.
-    fn of(
-        cli: &Cli,
-        report: &Report,
-        (service, training): (&str, &str),
-        mechanism: &str,
-        rate: f64,
-    ) -> Self {
-        let title = table(service, training).title;
+    /// Returns the next window of a mechanism's row in the table of this title.
+    pub(crate) fn of(cli: &Cli, report: &Report, title: &str, mechanism: &str, rate: f64) -> Self {
         let table = report.tables.iter().find(|table| table.title == title);
         let row = table.and_then(|table| table.get(mechanism));
         let round = row.and_then(|row| row.values.first()).map_or(0, Vec::len);
@@ -203,7 +217,8 @@ fn window(
     rate: f64,
     report: &mut Report,
 ) -> Result<()> {
-    let window = Window::of(cli, report, (name, trained), &mechanism.name, rate);
+    let title = table(name, trained).title;
+    let window = Window::of(cli, report, &title, &mechanism.name, rate);
     if mechanism.beside {
         let Window { start, seconds, .. } = &window;
         training.ask(&format!("train {trained} {start} {seconds}"))?;
@@ -239,7 +254,7 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             continue;
         };
         for row in table.rows.iter().filter(|row| row.name != ALONE) {
-            let Some(p99) = ratio(row, alone, P99) else {
+            let Some(p99) = row.ratio_by_round(alone, P99) else {
                 continue;
             };
             let at = match sums.iter().position(|(name, _)| *name == row.name) {
@@ -251,7 +266,7 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             };
             if let Some((_, sum)) = sums.get_mut(at) {
                 sum.p99.push((p99, table.title.replace(TITLE, "")));
-                sum.rate.extend(ratio(row, alone, RATE));
+                sum.rate.extend(row.ratio(alone, RATE));
             }
         }
     }
@@ -282,11 +297,6 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
         );
     }
     out
-}
-
-/// Returns the median of a column as a multiple of that of another row.
-fn ratio(row: &Row, alone: &Row, column: usize) -> Option<f64> {
-    Some(row.spread(column)?.median / alone.spread(column)?.median)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

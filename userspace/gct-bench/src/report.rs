@@ -31,6 +31,23 @@ impl Row {
     pub(crate) fn spread(&self, column: usize) -> Option<Spread> {
         Spread::of(self.values.get(column)?)
     }
+
+    /// Returns the median of a column as a multiple of that of another row.
+    pub(crate) fn ratio(&self, other: &Self, column: usize) -> Option<f64> {
+        Some(self.spread(column)?.median / other.spread(column)?.median)
+    }
+
+    /// Returns the median of a column as a multiple of the other row's value of the same round.
+    /// The arrivals of a round are the same for all rows.
+    pub(crate) fn ratio_by_round(&self, other: &Self, column: usize) -> Option<f64> {
+        let rounds = self
+            .values
+            .get(column)?
+            .iter()
+            .zip(other.values.get(column)?);
+        let ratios: Vec<f64> = rounds.map(|(own, other)| own / other).collect();
+        Some(Spread::of(&ratios)?.median)
+    }
 }
 
 /// One table.

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures scenes of the papers: one pair at many loads (Tally's figure 6a), a service beside many
+//! trainings (7b), two services and a training (LithOS's figure 14).
+//!
+//! Each service and each training is a process. The models are those of [`crate::models`].
+
+use crate::dominance::{ALONE, COLUMNS, P99, RATE};
+use crate::mechanisms::{self, Mechanism, Needs};
+use crate::models::{self, Models, Window, LONGER, PATIENCE};
+use crate::report::{Report, Table};
+use crate::torch::{filled, LEAD};
+use crate::Cli;
+use anyhow::{Context, Result};
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{moment_in, number, Kit, RunEnv};
+use gct_hw::mps::Mps;
+use gct_hw::served::Served;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// First word of the title of each table.
+pub(crate) const TITLE: &str = "Scene ";
+/// Requests that measure the time of one.
+const REQUESTS: usize = 50;
+
+/// Services and trainings that share the GPU.
+struct Scene {
+    name: String,
+    /// Model of each service, and the share of the GPU's time that it takes when it is alone.
+    services: Vec<(&'static str, f64)>,
+    trainings: Vec<&'static str>,
+}
+
+impl Scene {
+    fn new(
+        name: impl ToString,
+        services: &[(&'static str, f64)],
+        trainings: &[&'static str],
+    ) -> Self {
+        Self {
+            name: name.to_string(),
+            services: services.to_vec(),
+            trainings: trainings.to_vec(),
+        }
+    }
+
+    /// Returns the next window of a mechanism, with the arrivals of the service at `index`. It is
+    /// as long for each service.
+    fn window(
+        &self,
+        index: usize,
+        cli: &Cli,
+        mechanism: &str,
+        rates: &Rates,
+        report: &Report,
+    ) -> Window {
+        let each = self.services.iter().map(|service| rates.of(*service));
+        let slowest = each.fold(f64::INFINITY, f64::min);
+        let title = self.table(index).title;
+        let mut window = Window::of(cli, report, &title, mechanism, slowest);
+        // CAST: services are few.
+        window.seed += 1000 * index as u64;
+        window
+    }
+
+    /// Returns the table of the service at `index`.
+    fn table(&self, index: usize) -> Table {
+        let (service, load) = self.services.get(index).copied().unwrap_or_default();
+        Table::new(
+            format!("{TITLE}{}: {service} at {:.0}%", self.name, load * 100.0),
+            &COLUMNS,
+        )
+    }
+}
+
+/// Returns the scenes of a part.
+fn scenes(part: &str) -> Vec<Scene> {
+    match part {
+        "load" => [0.1, 0.3, 0.5, 0.7, 0.9]
+            .map(|load| Scene::new("beside training resnet50", &[("bert", load)], &["resnet50"]))
+            .into(),
+        "tenants" => [1, 2, 4, 9]
+            .map(|count| {
+                let name = format!("beside {count} trainings");
+                Scene::new(name, &[("bert", 0.5)], &vec!["bert"; count])
+            })
+            .into(),
+        _ => [
+            ("bert", "resnet50"),
+            ("prefill", "resnet50"),
+            ("decode", "bert"),
+        ]
+        .map(|(first, second)| {
+            let name = format!("{first} and {second} beside training lora");
+            Scene::new(name, &[(first, 0.4), (second, 0.2)], &["lora"])
+        })
+        .into(),
+    }
+}
+
+/// What the models do alone on the GPU.
+#[derive(Default)]
+struct Rates {
+    /// Requests per second of each service without pauses.
+    services: BTreeMap<&'static str, f64>,
+    /// Steps per second of each training.
+    trainings: BTreeMap<&'static str, f64>,
+}
+
+impl Rates {
+    /// Returns the requests per second at which a service takes `load` of the GPU's time.
+    fn of(&self, (service, load): (&str, f64)) -> f64 {
+        self.services.get(service).copied().unwrap_or(1.0) * load
+    }
+}
+
+/// Measures each scene of a part under each mechanism.
+pub(crate) fn run(
+    kit: &Kit,
+    cli: &Cli,
+    part: &str,
+    tpcs: &[&str],
+    report: &mut Report,
+) -> Result<()> {
+    let scenes = scenes(part);
+    let rates = alone(kit, cli, &scenes, report)?;
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let needs = Needs {
+        tpcs: tpcs.len() / 2,
+        atom_us: 100,
+        percentages: vec![50],
+    };
+    let mut pairs = mechanisms::all(&needs, tpcs, &daemon, &mps, report)?;
+    for pair in &mut pairs {
+        pair.mechanisms
+            .retain(|mechanism| mechanism.beside && cli.measures(&mechanism.name));
+    }
+    pairs.retain(|pair| !pair.mechanisms.is_empty());
+    mechanisms::in_rounds(pairs, cli, part, report, |pair, random, report| {
+        let mut programs = Programs::start(kit, [&pair.critical, &pair.best_effort], &scenes)?;
+        let mut windows: Vec<(&Mechanism, &Scene)> = pair
+            .mechanisms
+            .iter()
+            .flat_map(|mechanism| scenes.iter().map(move |scene| (mechanism, scene)))
+            .collect();
+        random.shuffle(&mut windows);
+        for (mechanism, scene) in windows {
+            programs.window(cli, mechanism, scene, &rates, report)?;
+        }
+        Ok(())
+    })
+}
+
+/// Measures the models alone on the GPU, natively: the services at the load of each scene.
+fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
+    let native = RunEnv::native();
+    let mut programs = Programs::start(kit, [&native, &native], scenes)?;
+    let mut rates = Rates::default();
+    for (name, service) in &mut programs.services {
+        service.ask(&format!("cost {name} {REQUESTS}"))?;
+        let us = number(&service.answer(PATIENCE)?, "us")?;
+        report.note(format!("{name}: {us:.0} us a request"));
+        rates.services.insert(name, 1e6 / us);
+    }
+    for (name, training) in &mut programs.trainings {
+        if !rates.trainings.contains_key(name) {
+            let seconds = LONGER * cli.seconds;
+            training.ask(&format!("train {name} {} {seconds}", moment_in(LEAD)))?;
+            let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
+            rates.trainings.insert(name, steps);
+        }
+    }
+    for _ in 0..cli.repeat {
+        for scene in scenes {
+            for (index, (name, load)) in scene.services.iter().enumerate() {
+                let window = scene.window(index, cli, ALONE, &rates, report);
+                let rate = rates.of((name, *load));
+                let service = programs.service(name)?;
+                service.ask(&format!("infer {name} 0 {rate} {window}"))?;
+                let line = service.answer(PATIENCE)?;
+                let steps = scene
+                    .trainings
+                    .first()
+                    .and_then(|name| rates.trainings.get(name));
+                let steps = steps.copied().into_iter().collect();
+                report.add(filled(scene.table(index), ALONE, &line, steps)?);
+            }
+        }
+    }
+    Ok(rates)
+}
+
+/// The processes of all scenes of a part: one for each service, as many for each training as any
+/// scene has.
+struct Programs {
+    services: Vec<(&'static str, Served)>,
+    trainings: Vec<(&'static str, Served)>,
+}
+
+impl Programs {
+    fn start(kit: &Kit, [critical, best_effort]: [&RunEnv; 2], scenes: &[Scene]) -> Result<Self> {
+        let mut services: Vec<&'static str> = Vec::new();
+        let mut trainings: Vec<&'static str> = Vec::new();
+        for scene in scenes {
+            let names = scene.services.iter().map(|(name, _)| *name);
+            more(&mut services, &names.collect::<Vec<_>>());
+            more(&mut trainings, &scene.trainings);
+        }
+        let first = services
+            .iter()
+            .map(|name| Models::Services(critical, std::slice::from_ref(name)));
+        let rest = trainings
+            .iter()
+            .map(|name| Models::Trainings(best_effort, std::slice::from_ref(name)));
+        let mut started =
+            models::start_all(kit, &first.chain(rest).collect::<Vec<_>>())?.into_iter();
+        Ok(Self {
+            services: services.into_iter().zip(started.by_ref()).collect(),
+            trainings: trainings.into_iter().zip(started).collect(),
+        })
+    }
+
+    /// Returns the process that has a service.
+    fn service(&mut self, name: &str) -> Result<&mut Served> {
+        let found = self.services.iter_mut().find(|(known, _)| *known == name);
+        let (_, service) = found.with_context(|| format!("no program has the model {name}"))?;
+        Ok(service)
+    }
+
+    /// Measures one scene under one mechanism.
+    fn window(
+        &mut self,
+        cli: &Cli,
+        mechanism: &Mechanism,
+        scene: &Scene,
+        rates: &Rates,
+        report: &mut Report,
+    ) -> Result<()> {
+        let priority = u8::from(mechanism.high_priority);
+        let together = moment_in(LEAD);
+        let mut seconds = 0.0;
+        for (index, (name, load)) in scene.services.iter().enumerate() {
+            let mut window = scene.window(index, cli, &mechanism.name, rates, report);
+            window.start.clone_from(&together);
+            seconds = window.seconds;
+            let rate = rates.of((name, *load));
+            let request = format!("infer {name} {priority} {rate} {window}");
+            self.service(name)?.ask(&request)?;
+        }
+        let mut left = scene.trainings.clone();
+        let mut busy = Vec::new();
+        for (name, training) in &mut self.trainings {
+            if let Some(at) = left.iter().position(|wanted| wanted == name) {
+                left.swap_remove(at);
+                training.ask(&format!("train {name} {together} {seconds}"))?;
+                busy.push(training);
+            }
+        }
+        let mut steps = 0.0;
+        for training in busy {
+            steps += number(&training.answer(PATIENCE)?, "launches_per_second")?;
+        }
+        for (index, (name, _)) in scene.services.iter().enumerate() {
+            let line = self.service(name)?.answer(PATIENCE)?;
+            report.add(filled(
+                scene.table(index),
+                &mechanism.name,
+                &line,
+                vec![steps],
+            )?);
+        }
+        Ok(())
+    }
+}
+
+/// Extends `names` until each of `wanted` is in it as often as in `wanted`.
+fn more(names: &mut Vec<&'static str>, wanted: &[&'static str]) {
+    for name in wanted {
+        let count = |names: &[&str]| names.iter().filter(|known| *known == name).count();
+        if count(names) < count(wanted) {
+            names.push(name);
+        }
+    }
+}
+
+/// Formats a line per table: for each mechanism p99 as a multiple of that alone, and the steps of
+/// all trainings as a part of those of one alone.
+pub(crate) fn markdown(tables: &[&Table]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for row in tables.iter().flat_map(|table| &table.rows) {
+        if row.name != ALONE && !names.contains(&row.name.as_str()) {
+            names.push(&row.name);
+        }
+    }
+    let mut out = format!(
+        "| | {} |\n|---|{}\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    for table in tables {
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, "| {} |", table.title.replace(TITLE, ""));
+        for name in &names {
+            let _ = write!(
+                out,
+                " {} |",
+                cell(table, name).unwrap_or_else(|| "-".into())
+            );
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn cell(table: &Table, mechanism: &str) -> Option<String> {
+    let (row, alone) = (table.get(mechanism)?, table.get(ALONE)?);
+    let p99 = row.ratio_by_round(alone, P99)?;
+    Some(format!(
+        "{p99:.2} ({:.0}%)",
+        100.0 * row.ratio(alone, RATE)?
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_as_many_as_a_scene_needs() {
+        let mut names = Vec::new();
+        more(&mut names, &["bert"]);
+        more(&mut names, &["bert", "bert", "lora"]);
+        more(&mut names, &["lora"]);
+        assert_eq!(names, ["bert", "bert", "lora"]);
+    }
+
+    #[test]
+    fn p99_is_compared_within_a_round() {
+        let scene = &scenes("load")[0];
+        let mut table = scene.table(0);
+        let row = |p99: &[f64], rate: &[f64]| [vec![], vec![], p99.to_vec(), rate.to_vec()];
+        table.row(ALONE, &row(&[100.0, 300.0, 100.0], &[50.0]));
+        table.row("MPS", &row(&[110.0, 330.0, 500.0], &[20.0, 30.0, 40.0]));
+        let text = markdown(&[&table]);
+        let last = text.lines().last();
+        assert_eq!(
+            last,
+            Some("| beside training resnet50: bert at 10% | 1.10 (60%) |")
+        );
+    }
+}
