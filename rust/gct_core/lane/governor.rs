@@ -87,8 +87,9 @@ pub struct Governor<S: Storage, P> {
     /// TPCs granted to the next release, and the same set as a QMD mask.
     granted: TpcMask,
     pub(super) mask: Option<DisabledTpcs>,
-    /// Whether a neighbour of an earlier rank is there.
+    /// Whether a neighbour of an earlier rank is there, and whether the GPU switches contexts.
     yields: bool,
+    pub(super) by_turns: bool,
     kernels: S::Slots<Option<predict::Entry>>,
     uses: u32,
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
@@ -127,6 +128,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             granted: TpcMask::EMPTY,
             mask: None,
             yields: false,
+            by_turns: false,
             kernels,
             uses: 0,
             nodes,
@@ -303,6 +305,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             by_turns: around.by_turns,
         };
         self.yields = tpc::yields(tenant.rank, around.neighbours);
+        self.by_turns = tenant.by_turns;
         let granted = tpc::grant(&tenant, time, around.neighbours);
         if granted.is_empty() {
             self.shares.hold(Hold::Tpcs);

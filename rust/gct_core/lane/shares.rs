@@ -5,13 +5,16 @@
 //! The tenant's time is the time for which any of its lanes had work in flight, divided among the
 //! processes that had work in flight on the same TPCs. It is charged in every round, before the
 //! lanes are visited.
+//!
+//! Processes take turns if somebody wrote a weight, and where the GPU switches contexts between
+//! them while they release small pieces: each piece of another context would cost a switch.
 
 use super::governor::{Governor, Peers};
 use super::words::Storage;
 use crate::gpu_time::{GpuTime, Hold, Holds};
 use crate::policy::pace::InFlight;
 use crate::policy::patience;
-use crate::policy::share::{number, Cycle, Rival, Sign, Turns, WINDOW};
+use crate::policy::share::{number, Cycle, Rival, Sign, Turns, Work, WINDOW};
 use crate::units::{Ns, Sat};
 
 /// The time of a tenant on its GPU.
@@ -21,8 +24,8 @@ pub(super) struct Shares {
     /// The duty cycles of the owner and of the process.
     owner: Cycle,
     own: Cycle,
-    /// Whether processes take turns by weight.
-    by_weight: bool,
+    /// Whether processes take turns.
+    takes_turns: bool,
     /// The time until which it is accounted.
     since: Ns,
     /// Whether work was in flight at the end of the last round, and among how many processes the
@@ -128,6 +131,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn account(&mut self, now: Ns) {
         let (granted, all) = self.tpc_part();
         let share = self.limits.share;
+        let yields = self.by_turns && self.target() > Ns(0);
         let Self { peers, shares, .. } = self;
         let rivals = peers
             .as_mut()
@@ -151,8 +155,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             .owner
             .pass(share.owner.max, rivals, (since, now), parts);
         shares.own.pass(share.own.max, &[], (since, now), parts);
-        shares.by_weight = share.weight().is_some() || rivals.iter().any(Rival::is_weighted);
-        match shares.by_weight {
+        let weighted = share.weight().is_some() || rivals.iter().any(Rival::is_weighted);
+        let apart = yields && !weighted && rivals.iter().any(Rival::competes);
+        shares.takes_turns = weighted || apart;
+        shares.turns.set_apart(apart);
+        match shares.takes_turns {
             true => shares.turns.look(&share, rivals, now),
             false => shares.turns = Turns::default(),
         }
@@ -187,7 +194,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether work in flight must be bounded, because a share may end at any time.
     pub(super) fn bounds_flight(&self) -> Option<Ns> {
         let share = &self.limits.share;
-        let bounded = self.shares.by_weight || share.owner.max.is_some() || share.own.max.is_some();
+        let bounded =
+            self.shares.takes_turns || share.owner.max.is_some() || share.own.max.is_some();
         bounded.then_some(WINDOW)
     }
 
@@ -205,7 +213,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let hold = if !(shares.owner.may_release(rivals, rest) && shares.own.may_release(&[], rest))
         {
             Hold::Max
-        } else if shares.by_weight && !shares.turns.may_release(&share, rivals, rest) {
+        } else if shares.takes_turns && !shares.turns.may_release(&share, rivals, rest) {
             Hold::Weight
         } else {
             return Turn::Go;
@@ -230,7 +238,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             shares.time.refund(over, granted, all);
             shares.owner.refund(over);
             shares.own.refund(over);
-            if shares.by_weight {
+            if shares.takes_turns {
                 shares.turns.refund(&share, over);
             }
         }
@@ -238,10 +246,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         shares.flight = visited.flight;
         shares.runs = runs;
         shares.pending = (visited.held + Sat(u64::from(visited.flight.count))).0;
-        if shares.by_weight {
-            shares
-                .turns
-                .end(runs || shares.holds.has(Hold::Weight), runs);
+        if shares.takes_turns {
+            let work = match runs {
+                true => Work::Runs,
+                false if shares.holds.has(Hold::Weight) => Work::Waits,
+                false if shares.holds.has(Hold::Tpcs) => Work::Held,
+                false => Work::Idle,
+            };
+            shares.turns.end(work);
         }
         if let Some(peers) = peers {
             peers.publish_sign(Sign {

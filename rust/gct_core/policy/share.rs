@@ -17,15 +17,21 @@
 //! weight    = weight of the owner / contenders of the owner
 //! runs:     position += time / processes that run * 100 / weight
 //! waits:    position + work in flight - clock > WINDOW * 100 / weight
-//!           a rival runs, and is not OVERDUE ahead
-//!           nobody runs, and another contender is further behind (for HANDOVER)
+//!           a rival runs, and is not OVERDUE ahead                    } apart: siblings, too
+//!           nobody runs, and others are further behind (for HANDOVER each)
+//!           apart: it runs, and so does a rival that is further behind
 //! wakes:    position = max(position, clock, siblings' positions)    # idle time is not banked
+//! resumes:  position = max(position, clock - LAG_MAX)               # after an earlier rank's work
 //! lingers:  who pauses for less than LINGER_MAX stays a contender for twice its usual pause
 //! ```
 //!
 //! Contenders take turns, with or without MPS: what a process had of the GPU is then the time for
 //! which its work was in flight. Where work of two overlaps, each is charged its part of the time.
-//! A turn lasts the window and the lag of the process, so that its change costs little.
+//! A turn lasts the window and the lag of the process, so that its change costs little. Siblings
+//! run beside each other in the turn of their owner. Where nobody wrote a weight and each piece of
+//! another process costs a change of contexts, each sibling has a turn of its own. The work of an
+//! earlier rank interrupts a turn and does not end it: who is held back keeps its position, and
+//! shows that it does.
 //!
 //! The contender that is furthest behind always may run, in everybody's view: positions are
 //! published, each by its process. So two processes never wait for each other.
@@ -44,7 +50,7 @@ pub mod place;
 mod position;
 mod rival;
 
-use crate::units::{Ns, Weight};
+use crate::units::{Ns, Sat, Weight};
 pub use cycle::{Cycle, DutyCycle, Spent};
 pub use place::{Place, Relation};
 pub use position::Virtual;
@@ -54,11 +60,16 @@ pub use rival::{Rival, Sign};
 /// The GPU time that a process may be ahead of the clock. A turn lasts a few of these, beside which
 /// the change of contexts (0.2 ms without MPS) is short. Over a second it is 0.2% of the GPU.
 pub const WINDOW: Ns = Ns(2_000_000);
+/// How far behind the clock a process may be that an earlier rank has held back.
+const LAG_MAX: Ns = Ns(2 * WINDOW.get());
+/// How long work in flight may take to end when an earlier rank has come.
+const DRAIN_MAX: Ns = Ns(5_000_000);
 /// How far a running rival must be ahead of its window until others run beside it. A piece in
 /// flight cannot be stopped, and may never end.
 pub const OVERDUE: Ns = Ns(20_000_000);
-/// How long a free GPU waits for the contender that is furthest behind.
-pub const HANDOVER: Ns = Ns(50_000);
+/// How long a free GPU waits for each contender that is further behind: two looks of a process. Two
+/// that begin at once cost two changes of contexts.
+pub const HANDOVER: Ns = Ns(100_000);
 /// The longest time for which a process without work stays a contender.
 pub const LINGER_MAX: Ns = Ns(200_000);
 /// The GPU time that a process owes at most when it wakes.
@@ -128,6 +139,19 @@ impl Share {
     }
 }
 
+/// What a process has on a GPU at the end of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// No work, or its own limits hold it back.
+    Idle,
+    /// Work that must wait for TPCs: an earlier rank has them, or a reservation.
+    Held,
+    /// Work that only the turns of others hold back.
+    Waits,
+    /// Work in flight.
+    Runs,
+}
+
 /// The turns of one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turns {
@@ -138,6 +162,10 @@ pub struct Turns {
     /// The time until which it contends, as in [`Sign`].
     contends_until: Ns,
     runs: bool,
+    /// Whether siblings have turns of their own.
+    apart: bool,
+    /// When it began again after the work of others that are no rivals.
+    resumed: Ns,
     /// How long nobody has run.
     free: Ns,
     /// Siblings that contend, and this process.
@@ -159,7 +187,20 @@ impl Turns {
     }
 
     fn contends(&self) -> bool {
-        self.contends_until > self.since
+        self.contends_until > self.since && self.contends_until != Sign::KEEPS
+    }
+
+    /// Returns whether a rival counts for the clock. One that keeps its position does while this
+    /// process may not have seen yet what the rival has: that an earlier rank has work, or none.
+    fn meets(&self, rival: &Rival) -> bool {
+        let is_fresh = self.since - rival.kept_since < DRAIN_MAX;
+        let resumes = self.since - self.resumed < LINGER_MAX;
+        rival.contends || (rival.keeps && (is_fresh || resumes))
+    }
+
+    /// Sets whether siblings have turns of their own.
+    pub fn set_apart(&mut self, apart: bool) {
+        self.apart = apart;
     }
 
     /// Takes over what the rivals publish, and charges the time since the last look to whoever had
@@ -235,7 +276,7 @@ impl Turns {
     /// Moves the clock in the `time` since the last look, not faster than [`SPEED_MAX`].
     fn advance(&mut self, rivals: &[Rival], time: Ns) {
         let own = self.contends().then_some(self.at);
-        let contenders = rivals.iter().filter(|r| r.contends).map(|r| r.at);
+        let contenders = rivals.iter().filter(|r| self.meets(r)).map(|r| r.at);
         let smallest = contenders.chain(own).reduce(Virtual::min);
         let competing = rivals.iter().filter(|r| r.relation.competes).map(|r| r.at);
         // Nobody contends: the next one begins where the last one has stopped.
@@ -247,10 +288,7 @@ impl Turns {
 
     /// Moves to the clock, or to siblings that are ahead of it.
     fn align(&mut self, share: &Share, rivals: &[Rival]) {
-        let others = rivals.iter().filter(|r| r.contends).map(|r| r.at);
-        let clock = others
-            .reduce(Virtual::min)
-            .map_or(self.clock, |at| at.max(self.clock));
+        let clock = self.clock_of(rivals);
         let after = |time| clock.after(share.virtual_time(time, self.sharers));
         let own = self.at.max(clock).min(after(DEBT_MAX));
         let siblings = rivals
@@ -259,6 +297,26 @@ impl Turns {
             .map(|r| r.at.min(after(SIBLINGS_AHEAD)));
         self.at = siblings.fold(own, Virtual::max);
         self.clock = clock;
+    }
+
+    /// Returns the clock as the contenders show it.
+    fn clock_of(&self, rivals: &[Rival]) -> Virtual {
+        let others = rivals.iter().filter(|r| self.meets(r)).map(|r| r.at);
+        others
+            .reduce(Virtual::min)
+            .map_or(self.clock, |at| at.max(self.clock))
+    }
+
+    /// Begins again after the work of others that are no rivals. The turn goes on, if the process
+    /// had one, and its lag is kept.
+    fn resume(&mut self, share: &Share, rivals: &[Rival]) {
+        self.resumed = self.since;
+        let clock = self.clock_of(rivals);
+        let lag = share.virtual_time(LAG_MAX, self.sharers);
+        let debt = share.virtual_time(DEBT_MAX, self.sharers);
+        self.at = self.at.max(clock.before(lag)).min(clock.after(debt));
+        self.clock = clock;
+        self.free = Ns(0);
     }
 
     /// Records that the process has work that may be released. Idle time is not banked.
@@ -273,16 +331,19 @@ impl Turns {
     /// flight. [`look`](Self::look) comes first.
     pub fn may_release(&mut self, share: &Share, rivals: &[Rival], in_flight: Ns) -> bool {
         if self.contends_until != Ns::MAX {
-            if !self.contends() {
-                self.wake(share, rivals);
+            match self.contends_until {
+                Sign::KEEPS => self.resume(share, rivals),
+                _ if !self.contends() => self.wake(share, rivals),
+                _ => {}
             }
             self.contends_until = Ns::MAX;
         }
-        if !rivals.iter().any(|rival| rival.contends) {
+        if !rivals.iter().any(|rival| self.meets(rival)) {
             // The clock is the position of the only contender: a debt delays nobody who is alone.
             self.clock = self.clock.max(self.at);
         }
-        let window = share.virtual_time(WINDOW, 1);
+        let sharers = if self.apart { self.sharers } else { 1 };
+        let window = share.virtual_time(WINDOW, sharers);
         let ahead = self
             .at
             .after(share.virtual_time(in_flight, self.sharers))
@@ -291,34 +352,42 @@ impl Turns {
             return false;
         }
         if self.runs {
-            return true;
+            return !self.apart || !rivals.iter().any(|r| r.runs() && r.is_before(self.at));
         }
-        let mut others = rivals
-            .iter()
-            .filter(|r| r.contends && !r.relation.sibling && !self.passes(r));
-        others.next().is_none()
+        let mut before = Sat(0u64);
+        for rival in rivals.iter().filter(|r| r.contends && self.waits_for(r)) {
+            let is_overdue = rival.at.ahead_of(self.at) > rival.virtual_time(WINDOW + OVERDUE);
+            match rival.sign.runs {
+                true if !is_overdue => return false,
+                false if rival.is_before(self.at) => before += 1,
+                _ => {}
+            }
+        }
+        before == Sat(0) || self.free >= HANDOVER * before.0
     }
 
-    /// Returns whether the process need not wait for a contender.
-    fn passes(&self, rival: &Rival) -> bool {
-        match rival.sign.runs {
-            true => rival.at.ahead_of(self.at) > rival.virtual_time(WINDOW + OVERDUE),
-            false => !rival.is_before(self.at) || self.free >= HANDOVER,
-        }
+    /// Returns whether a contender's turn is not that of this process.
+    fn waits_for(&self, rival: &Rival) -> bool {
+        self.apart || !rival.relation.sibling
     }
 
-    /// Ends a round. `wants` says whether the process has work in flight or work that only its
-    /// weight holds back, and `runs` whether it has work in flight.
-    pub fn end(&mut self, wants: bool, runs: bool) {
-        self.runs = runs;
-        if wants {
-            self.contends_until = Ns::MAX;
-            self.worked = self.since;
-        } else if self.contends_until == Ns::MAX {
-            self.contends_until = match self.pause.map(|pause| pause * 2) {
-                Some(time) if time <= LINGER_MAX => self.since + time,
-                _ => Ns(0),
-            };
+    /// Ends a round.
+    pub fn end(&mut self, work: Work) {
+        self.runs = work == Work::Runs;
+        match (work, self.contends_until) {
+            (Work::Runs | Work::Waits, _) => {
+                self.contends_until = Ns::MAX;
+                self.worked = self.since;
+            }
+            (Work::Held, Ns::MAX) => self.contends_until = Sign::KEEPS,
+            (Work::Idle, Sign::KEEPS) => self.contends_until = Ns(0),
+            (Work::Idle, Ns::MAX) => {
+                self.contends_until = match self.pause.map(|pause| pause * 2) {
+                    Some(time) if time <= LINGER_MAX => self.since + time,
+                    _ => Ns(0),
+                };
+            }
+            (Work::Held | Work::Idle, _) => {}
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::cycle::Spent;
 use super::place::Relation;
-use super::{Virtual, LINGER_MAX, UNIT};
+use super::{Virtual, LAG_MAX, LINGER_MAX, UNIT};
 use crate::units::{Ns, Sat, Weight};
 
 /// What a process publishes of its turns.
@@ -12,12 +12,18 @@ use crate::units::{Ns, Sat, Weight};
 pub struct Sign {
     /// Its position.
     pub at: Virtual,
-    /// The time until which it contends; 0 if it does not, [`Ns::MAX`] while it has work.
+    /// The time until which it contends; 0 if it does not, [`Ns::MAX`] while it has work,
+    /// [`KEEPS`](Self::KEEPS) while others than its rivals hold it back.
     pub contends_until: Ns,
     /// Whether it has work in flight.
     pub runs: bool,
     /// What it has used of its owner's duty cycle.
     pub spent: Spent,
+}
+
+impl Sign {
+    /// The value of `contends_until` of a process that keeps its position and does not contend.
+    pub const KEEPS: Ns = Ns(u64::MAX - 1);
 }
 
 /// A rival as one process sees it.
@@ -28,6 +34,10 @@ pub struct Rival {
     /// Its position in the view of this process.
     pub(super) at: Virtual,
     pub(super) contends: bool,
+    /// Whether it will contend again at its position.
+    pub(super) keeps: bool,
+    /// Since when it keeps its position.
+    pub(super) kept_since: Ns,
     /// Whether this process has looked at it.
     pub(super) known: bool,
     /// What it had used at the end of its last period.
@@ -65,9 +75,14 @@ impl Rival {
         self.relation.overlaps && self.sign.runs
     }
 
+    /// Returns whether the two take turns if either has a reason to.
+    pub fn competes(&self) -> bool {
+        self.relation.competes
+    }
+
     /// Returns whether somebody wrote a weight that it has.
     pub fn is_weighted(&self) -> bool {
-        self.relation.competes && self.relation.weight.is_some()
+        self.competes() && self.relation.weight.is_some()
     }
 
     pub(super) fn runs(&self) -> bool {
@@ -81,9 +96,18 @@ impl Rival {
 
     /// Moves the rival's position to where it must be at least.
     pub(super) fn follow(&mut self, clock: Virtual, now: Ns) {
-        let contends = self.relation.competes && self.sign.contends_until > now;
+        let keeps = self.sign.contends_until == Sign::KEEPS;
+        let contends = self.relation.competes && self.sign.contends_until > now && !keeps;
         let woke = contends && !self.contends;
-        let known = if woke { clock } else { self.at };
+        let known = match woke {
+            true if self.keeps => self.at.max(clock.before(self.virtual_time(LAG_MAX))),
+            true => clock,
+            false => self.at,
+        };
+        if keeps && !self.keeps {
+            self.kept_since = now;
+        }
+        self.keeps = self.relation.competes && keeps;
         self.at = known.max(self.sign.at);
         self.contends = contends;
         self.known = true;

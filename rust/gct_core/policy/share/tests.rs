@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::vec;
 use std::vec::Vec;
 
+mod looks;
+
 const MS: Ns = Ns(1_000_000);
 /// The time between two rounds of a process.
 const TICK: Ns = Ns(10_000);
@@ -202,7 +204,11 @@ impl Gpu {
         }
         let process = &mut self.processes[at];
         let runs = !process.queue.is_empty();
-        process.turns.end(runs || held, runs);
+        process.turns.end(match runs {
+            true => Work::Runs,
+            false if held => Work::Waits,
+            false => Work::Idle,
+        });
         self.signs[at] = Sign {
             at: process.turns.at(),
             contends_until: process.turns.contends_until(),
@@ -520,38 +526,6 @@ fn a_long_piece_goes_and_is_paid_for() {
     assert!(cycle.may_release(&[], Ns::MAX));
     pass(&mut cycle, 1_401, 1_402, false);
     assert!(cycle.may_release(&[], Ns(0)));
-}
-
-/// Checks one that is 10 s of virtual time ahead of a rival when that goes, or when it comes back.
-#[test]
-fn a_debt_delays_nobody_who_is_alone() {
-    let share = weight(1);
-    let competes = Relation {
-        competes: true,
-        ..Relation::default()
-    };
-    let contends = Sign {
-        contends_until: Ns::MAX,
-        ..Sign::default()
-    };
-    let (mut turns, mut rivals) = (Turns::default(), [Rival::new(competes)]);
-    let mut look = |turns: &mut Turns, at: u64, sign: Sign| {
-        let now = MS * (1_000 + at);
-        rivals[0].see(sign, true, now);
-        turns.look(&share, &mut rivals, now);
-        turns.may_release(&share, &rivals, Ns(0))
-    };
-    assert!(look(&mut turns, 0, Sign::default()));
-    turns.end(true, true);
-    assert!(!look(&mut turns, 100, contends), "the rival is behind");
-    turns.end(true, false);
-    let mut stays = turns;
-    assert!(look(&mut stays, 101, Sign::default()), "the rival is gone");
-    turns.end(false, false);
-    assert!(
-        look(&mut turns, 102, Sign::default()),
-        "nobody else is there"
-    );
 }
 
 #[test]

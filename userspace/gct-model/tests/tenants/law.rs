@@ -7,32 +7,34 @@
 //!   piece     a launch or an atom
 //!   seated    has a place in the roster, so that others see it
 //!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX
-//!   SWITCHES  how long tenants wait that take turns; none of these is a client of MPS
+//!   LEAST, MOST  how long a tenant waits behind an earlier rank that has shown no work any more:
+//!             SWITCHES by turns, PAUSE_MIN to PRESENT_MAX side by side
 //!   away for  has shown no work for that time, or no sign of life for BEAT_MAX
 //!
 //! ```text
 //! forbidden(T) = TPCs reserved for another owner that claims, or for any if T may not steal
-//!              + TPCs allowed to a tenant of an earlier rank that claims, or did so SWITCHES ago
+//!              + TPCs allowed to a tenant of an earlier rank that claims, or did so LEAST ago
 //!              - own(T)
 //! due(T)       = allowed(T)
 //!              - TPCs reserved for another owner, unless it is away for IDLE_TIMEOUT_MAX and T
 //!                may steal
-//!              - TPCs allowed to an earlier rank, unless it is away for SWITCHES
+//!              - TPCs allowed to an earlier rank, unless it is away for MOST
 //!              + own(T)
 //! ```
 //!
 //! Every piece has a mask within allowed(T), without forbidden(T), and with all of due(T). A tenant
 //! that holds work, has none in flight, and may use a TPC of due(T), publishes in this very round,
 //! unless its own limits or another's turn are in the way. Another has a turn only if a weight was
-//! written, they compete, and it has work or had some until just now. No slack is needed: the only
-//! delays are the rounds themselves.
+//! written, or T takes turns on the GPU and releases small pieces; and if they compete, and the
+//! other has work or had some until just now. No slack is needed: the only delays are the rounds
+//! themselves.
 
 use gct_core::lane::standing::Standing;
 use gct_core::mask::TpcMask;
-use gct_core::policy::arrivals::IDLE_TIMEOUT_MAX;
+use gct_core::policy::arrivals::{IDLE_TIMEOUT_MAX, PAUSE_MIN};
 use gct_core::policy::patience::{BEAT_EVERY, BEAT_MAX};
 use gct_core::policy::share::{HANDOVER, LINGER_MAX};
-use gct_core::policy::tpc::{Rank, SWITCHES};
+use gct_core::policy::tpc::{Rank, PRESENT_MAX, SWITCHES};
 
 /// What the law says of a piece at the moment of its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +111,7 @@ impl Facts {
         tpcs(&self.standing.allowed)
     }
 
-    /// Returns whether it takes turns with another, once a weight was written.
+    /// Returns whether it takes turns with another, once there is a reason to.
     fn competes(&self, other: &Self) -> bool {
         let reserve = |facts: &Self| tpcs(&facts.standing.own) != 0;
         self.seated
@@ -143,7 +145,11 @@ impl Facts {
 }
 
 /// Returns what the law says of what tenant `me` publishes now.
-pub(crate) fn piece(all: &[Facts], me: usize, now: u64) -> Piece {
+pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece {
+    let (least, most) = match by_turns {
+        true => (SWITCHES, SWITCHES),
+        false => (PAUSE_MIN, PRESENT_MAX),
+    };
     let mine = &all[me];
     let (mut forbidden, mut due) = (0, mine.allowed());
     for other in all.iter().filter(|other| other.seated) {
@@ -163,10 +169,10 @@ pub(crate) fn piece(all: &[Facts], me: usize, now: u64) -> Piece {
             due &= !own;
         }
         if other.rank() < mine.rank() {
-            if other.claims(now) || other.has_just_stopped(SWITCHES.get(), now) {
+            if other.claims(now) || other.has_just_stopped(least.get(), now) {
                 forbidden |= allowed;
             }
-            if !other.is_away_for(SWITCHES.get(), now) {
+            if !other.is_away_for(most.get(), now) {
                 due &= !allowed;
             }
         }
@@ -179,7 +185,13 @@ pub(crate) fn piece(all: &[Facts], me: usize, now: u64) -> Piece {
 }
 
 /// Returns whether tenant `me` may have to wait for the turn of another, of its owner or not.
-pub(crate) fn may_be_anothers_turn(all: &[Facts], me: usize, now: u64) -> bool {
+/// `small_by_turns` says whether it releases small pieces, and the GPU switches contexts for them.
+pub(crate) fn may_be_anothers_turn(
+    all: &[Facts],
+    me: usize,
+    small_by_turns: bool,
+    now: u64,
+) -> bool {
     const LATE: u64 = LINGER_MAX.get() + HANDOVER.get();
     let mine = &all[me];
     let others = || {
@@ -190,5 +202,5 @@ pub(crate) fn may_be_anothers_turn(all: &[Facts], me: usize, now: u64) -> bool {
     };
     let weighted = |facts: &Facts| facts.standing.weight.is_some();
     let is_around = |other: &Facts| !other.is_away_for(LATE, now);
-    (weighted(mine) || others().any(weighted)) && others().any(is_around)
+    (small_by_turns || weighted(mine) || others().any(weighted)) && others().any(is_around)
 }

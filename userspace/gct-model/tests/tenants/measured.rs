@@ -217,6 +217,38 @@ fn an_earlier_priority_waits_for_atoms_only() {
     }
 }
 
+/// Checks that tenants which yield to a service by turns do not spend the GPU on switches: they
+/// have its time in turns of their own, equally, and as much of it as one of them alone.
+#[test]
+fn yielding_tenants_take_turns() {
+    let run = |groups: &[usize], pause_ns: u64| {
+        let mut world = World::new(4, turns(), Threads::Each(LOOK));
+        let first = world.group(&[(File::ComputePriority, "0".into())]);
+        world.start(first, requests(4, 500_000, pause_ns));
+        for processes in groups {
+            let group = world.group(&[]);
+            (0..*processes).for_each(|_| {
+                world.start(group, busy(4, 40, 20_000));
+            });
+        }
+        world.run_until(SETTLED);
+        let mut used = active(&mut world, SETTLED + 600 * MS);
+        used.remove(0);
+        used
+    };
+    for pause_ns in [MS, 3 * MS] {
+        let alone = run(&[1], pause_ns)[0];
+        for groups in [&[1, 1][..], &[2], &[1, 1, 1, 1], &[4]] {
+            let used = run(groups, pause_ns);
+            let all: u64 = used.iter().sum();
+            assert!(all * 100 > alone * 75, "{groups:?}: {used:?} of {alone}");
+            let least = used.iter().min().copied().unwrap_or(0);
+            let fair = all / used.len() as u64;
+            assert!(least * 100 > fair * 75, "{groups:?}: {used:?}");
+        }
+    }
+}
+
 /// Checks that a quota is had in full from the first look on, beside any number of others that
 /// always have work and may use the TPCs while their owner is away.
 #[test]

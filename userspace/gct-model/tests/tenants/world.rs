@@ -81,6 +81,7 @@ pub(crate) struct World {
     roster: Roster<Heap>,
     work: Workspace<Heap>,
     pub(crate) gpu: Gpu,
+    by_turns: bool,
     threads: Threads,
     pub(crate) processes: Vec<Process>,
     facts: Vec<Facts>,
@@ -102,6 +103,7 @@ impl World {
             roster: Roster::new(vec![None; MEMBERS_MAX]),
             work: tenant::workspace(),
             gpu: Gpu::new(tpcs, sharing),
+            by_turns: sharing != Sharing::Beside,
             threads,
             processes: Vec::new(),
             facts: Vec::new(),
@@ -140,7 +142,11 @@ impl World {
             lie: None,
         });
         self.take_terms();
-        self.processes.len() - 1
+        let at = self.processes.len() - 1;
+        if !self.by_turns {
+            self.processes[at].tenant.company().share_group();
+        }
+        at
     }
 
     /// Starts a process in a group that has no work and publishes a lie.
@@ -370,11 +376,12 @@ impl World {
     /// Runs a round of one tenant, and checks it.
     fn round(&mut self, at: usize) -> Round {
         let now = self.now;
-        let piece = law::piece(&self.facts, at, now);
+        let piece = law::piece(&self.facts, at, self.by_turns, now);
         let process = &mut self.processes[at];
         let tenant = &mut process.tenant;
         let limits = tenant.governor.limits();
         let (frozen, has_cycle) = (limits.frozen, limits.share.owner.max.is_some());
+        let small_by_turns = self.by_turns && tenant.governor.target() > Ns(0);
         let (published, found) = tenant.round(&mut self.roster, &mut self.work, now);
         assert!(
             !frozen || published.is_empty(),
@@ -393,7 +400,7 @@ impl World {
             return found;
         }
         let since = *process.held_since.get_or_insert(now);
-        let turn = law::may_be_anothers_turn(&self.facts, at, now);
+        let turn = law::may_be_anothers_turn(&self.facts, at, small_by_turns, now);
         let excused = frozen || has_cycle || piece.due == 0 || turn;
         assert!(
             excused,
