@@ -105,6 +105,30 @@ fn what_is_used_most_is_resident_and_stays() {
 }
 
 #[test]
+fn a_gain_must_pay_and_be_more_than_noise() {
+    let bytes = Bytes(MIB);
+    let cases = [
+        (0, 999, false),
+        (0, 1_000, true),
+        (10_000, 14_999, false),
+        (10_000, 15_000, true),
+    ];
+    for (cold, hot, moves) in cases {
+        let piece = |rate, is_resident| Piece {
+            rate,
+            ..Piece::new(bytes, is_resident, Ns(0))
+        };
+        let pieces = [piece(cold, true), piece(hot, false)];
+        let chosen = choose(&pieces, Bytes(0), bytes, SECOND * 60);
+        let swap = Moves {
+            evict: Some(0),
+            promote: 1,
+        };
+        assert_eq!(chosen, moves.then_some(swap), "{cold} and {hot}");
+    }
+}
+
+#[test]
 fn a_raised_limit_brings_pieces_back() {
     let mut world = World::new(&[16; 4], 32, 1000);
     (0..20).for_each(|_| world.second(|_| 2));
