@@ -22,6 +22,8 @@ begin() {
 	coproc program { run --group web -- python3 "$here/src/pageable.py" "$1"; }
 	# Substitutions close the descriptors of a coprocess.
 	exec {to}>&"${program[1]}" {from}<&"${program[0]}"
+	# The program ends when nothing else holds its input.
+	exec {program[1]}>&- {program[0]}<&-
 	read -r -t 120 answer <&"$from"
 }
 end() {

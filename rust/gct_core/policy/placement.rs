@@ -13,10 +13,12 @@
 //!
 //! ```text
 //! gain(remote r, resident v) = rate(r) - rate(v)
+//! r comes to free room while
+//!     rate(r) >= USED_MIN
 //! r and v change places while
 //!     gain >= GAIN_MIN           # the moves cost less than the uses that they save
 //!     gain >= rate(v) / 2        # rates are noisy
-//!     both have rested for REST
+//! each has rested for REST
 //! ```
 //!
 //! Pieces that are used once a round have equal rates, so none of them moves: as many as fit stay
@@ -36,10 +38,14 @@ pub const RATE_TIME: Ns = Ns(1_000_000_000_000);
 pub const LEARN_INTERVAL: Ns = Ns(1_000_000_000);
 /// Share of a new sample in a rate, as a divisor.
 const RATE_DECAY: u64 = 4;
-/// Least gain of a pair of moves: one use a second. A use of a GiB across the bus takes 20 ms more
-/// than on an H100, and moving it out and another one in takes 130 ms, or 800 ms beside work. So
-/// the moves pay within 7 to 40 s.
-const GAIN_MIN: u64 = 1_000;
+/// Least gain of a pair of moves: a use in four seconds. A use of a GiB across the bus takes 20 ms
+/// more than on an H100, and moving it out and another one in takes 130 ms, or 800 ms beside work.
+/// So the moves pay within 28 to 160 s. A process that waits for the bus has low rates, and they
+/// rise as its memory comes: then the moves pay sooner.
+const GAIN_MIN: u64 = 250;
+/// Least rate of a piece that comes to free room: a use in 50 seconds. The move costs what one or
+/// two uses across the bus cost.
+const USED_MIN: u64 = 20;
 /// Time for which a piece stays where it was moved.
 pub const REST: Ns = Ns(10_000_000_000);
 /// Time for which a new piece stays where it is, because its rate is unknown.
@@ -144,7 +150,7 @@ pub fn choose(pieces: &[Piece], device: Bytes, host: Bytes, now: Ns) -> Option<M
             evict: None,
             promote,
         };
-        return (hot.rate >= GAIN_MIN).then_some(promote);
+        return (hot.rate >= USED_MIN).then_some(promote);
     }
     let leaves = |piece: &Piece| piece.is_resident && piece.takes() <= host;
     let resident = rested().filter(|(_, piece)| leaves(piece));

@@ -31,8 +31,12 @@ pub(crate) const PIECE: u64 = 16 << 20;
 /// Bytes of each `gmem.limit` that stay free for memory that cannot move.
 pub(crate) const SPARE: u64 = 32 << 20;
 
-/// Time between two moves: they take 2 ms of the stream on which they run.
-const TICK: Ns = Ns(20_000_000);
+/// Time for each pair of moves: they take 2 ms of the stream on which they run, and so a fifth of
+/// the time at most.
+const TICK: Ns = Ns(10_000_000);
+
+/// Most pairs of moves at once. A program that launches seldom moves so many between two steps.
+const PAIRS_MAX: u64 = 64;
 
 /// Most pieces that one tick evicts because the process is over its limit.
 const EVICTIONS_MAX: usize = 8;
@@ -308,8 +312,10 @@ impl Memory {
         unsettled || now - self.learned >= LEARN_INTERVAL
     }
 
-    /// Moves what pays now, one pair of pieces at most, and gives up what exceeds a limit.
+    /// Moves what pays now, a pair of pieces for each [`TICK`] since the last call, and gives up
+    /// what exceeds a limit.
     pub(crate) fn tick(&mut self, backend: &mut impl Backend, now: Ns) {
+        let pairs = ((now - self.ticked) / TICK).clamp(1, PAIRS_MAX);
         self.ticked = now;
         if now - self.learned >= LEARN_INTERVAL {
             self.learn(now);
@@ -317,10 +323,15 @@ impl Memory {
             self.room = backend.room().unwrap_or(self.charged);
             self.give_up(backend, now);
         }
+        self.is_unsettled = (0..pairs).all(|_| self.improve(backend, now));
+    }
+
+    /// Makes the moves that pay most. Returns whether there were any.
+    fn improve(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
         let free = minus(self.room, self.charged);
         let (device, host) = (Bytes(free.device), Bytes(free.host));
         let moves = placement::choose(&self.pieces, device, host, now);
-        self.is_unsettled = moves.is_some_and(|moves| self.follow(moves, backend, now));
+        moves.is_some_and(|moves| self.follow(moves, backend, now))
     }
 
     fn learn(&mut self, now: Ns) {

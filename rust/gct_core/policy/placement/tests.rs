@@ -108,8 +108,8 @@ fn what_is_used_most_is_resident_and_stays() {
 fn a_gain_must_pay_and_be_more_than_noise() {
     let bytes = Bytes(MIB);
     let cases = [
-        (0, 999, false),
-        (0, 1_000, true),
+        (0, 249, false),
+        (0, 250, true),
         (10_000, 14_999, false),
         (10_000, 15_000, true),
     ];
@@ -125,6 +125,23 @@ fn a_gain_must_pay_and_be_more_than_noise() {
             promote: 1,
         };
         assert_eq!(chosen, moves.then_some(swap), "{cold} and {hot}");
+    }
+}
+
+#[test]
+fn what_is_used_at_all_comes_to_free_room() {
+    let bytes = Bytes(MIB);
+    for (rate, comes) in [(0, false), (19, false), (20, true)] {
+        let piece = Piece {
+            rate,
+            ..Piece::new(bytes, false, Ns(0))
+        };
+        let chosen = choose(&[piece], bytes, Bytes(0), SECOND * 60);
+        let promote = Moves {
+            evict: None,
+            promote: 0,
+        };
+        assert_eq!(chosen, comes.then_some(promote), "{rate}");
     }
 }
 

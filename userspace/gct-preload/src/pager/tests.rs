@@ -259,3 +259,24 @@ fn charges_follow_what_moves() {
         assert_eq!(world.charged, at(0, 0));
     }
 }
+
+/// A slow program launches all of a step at once, and then waits for it.
+#[test]
+fn a_program_that_launches_seldom_soon_has_what_the_limit_allows() {
+    let (mut memory, mut world) = (Memory::default(), World::new(16, 4096));
+    assert!(alloc(&mut memory, &mut world, A, 1024));
+    world.limit = at(1024, 4096);
+    for _ in 0..8 {
+        world.now += 2 * SECOND;
+        let now = Ns(world.now);
+        for _ in 0..100 {
+            memory.used(A);
+            if memory.is_due(now) {
+                memory.tick(&mut world, now);
+                check(&memory, &world);
+            }
+        }
+    }
+    assert_eq!(world.charged.device, 1024 * MIB);
+    assert!(!memory.has_remote());
+}
