@@ -9,7 +9,7 @@ use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::RunEnv;
+use gct_hw::kit::{Kit, RunEnv};
 use gct_hw::mps::Mps;
 
 /// One mechanism, within a run of a pair of processes.
@@ -66,6 +66,49 @@ pub(crate) struct Needs {
     /// Values of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` for the best-effort program. The last one
     /// leaves what the latency-critical program needs.
     pub(crate) percentages: Vec<u64>,
+}
+
+impl Needs {
+    /// Returns the requirements of two models: half of the GPU for the latency-critical one.
+    pub(crate) fn half(tpcs: &[&str], percentages: &[u64]) -> Self {
+        Self {
+            tpcs: tpcs.len() / 2,
+            atom_us: 100,
+            percentages: percentages.to_vec(),
+        }
+    }
+}
+
+/// MPS and the daemon, which the mechanisms need as long as they are measured.
+pub(crate) struct Servers {
+    mps: Mps,
+    daemon: Daemon,
+}
+
+impl Servers {
+    pub(crate) fn start(kit: &Kit, tpcs: &[&str]) -> Result<Self> {
+        Ok(Self {
+            mps: Mps::start()?,
+            daemon: Daemon::start(kit, &tpcs.join(","))?,
+        })
+    }
+
+    /// Returns the mechanisms that `keeps` returns true for, with half of the GPU for the
+    /// latency-critical model.
+    pub(crate) fn pairs(
+        &self,
+        tpcs: &[&str],
+        report: &mut Report,
+        mut keeps: impl FnMut(&mut Mechanism) -> bool,
+    ) -> Result<Vec<Pair>> {
+        let needs = Needs::half(tpcs, &[50]);
+        let mut pairs = all(&needs, tpcs, &self.daemon, &self.mps, report)?;
+        for pair in &mut pairs {
+            pair.mechanisms.retain_mut(&mut keeps);
+        }
+        pairs.retain(|pair| !pair.mechanisms.is_empty());
+        Ok(pairs)
+    }
 }
 
 /// Returns all mechanisms of this machine. Notes the missing ones in `report`.

@@ -81,7 +81,26 @@ def decode():
     return [(begin, 1), (step, TOKENS)]
 
 
-SERVICES = dict(resnet50=resnet50, bert=bert, prefill=prefill, decode=decode)
+def detector():
+    """RetinaNet of torchvision on ResNet-50, 1 image of 640 x 640, without its last step (the
+    choice of boxes, which no graph can hold)."""
+    model = torchvision.models.detection.retinanet_resnet50_fpn(weights=None, weights_backbone=None)
+    model = model.to(DEVICE).half().eval()
+    data = torch.randn(1, 3, 640, 640, device=DEVICE).half()
+    return [(lambda: model.head(list(model.backbone(data).values())), 1)]
+
+
+def whisper():
+    """The encoder of Whisper small of transformers, 30 seconds of sound."""
+    config = transformers.WhisperConfig(
+        d_model=768, encoder_layers=12, encoder_attention_heads=12, encoder_ffn_dim=3072)
+    model = transformers.WhisperModel(config).get_encoder().to(DEVICE).half().eval()
+    data = torch.randn(1, 80, 3000, device=DEVICE).half()
+    return [(lambda: model(data), 1)]
+
+
+SERVICES = dict(resnet50=resnet50, bert=bert, detector=detector, whisper=whisper, prefill=prefill,
+                decode=decode)
 
 
 class Service:
@@ -171,7 +190,68 @@ def train_lora():
     return model, chosen, lambda: model(input_ids=data, labels=data, use_cache=False).loss
 
 
-TRAININGS = dict(resnet50=train_resnet50, bert=train_bert, lora=train_lora)
+def train_mobilenet():
+    """MobileNet V2 of torchvision, 64 images, mixed precision, SGD."""
+    model = torchvision.models.mobilenet_v2().to(DEVICE, memory_format=torch.channels_last)
+    data = torch.randn(64, 3, 224, 224, device=DEVICE).to(memory_format=torch.channels_last)
+    return model, model.parameters(), lambda: model(data).float().square().mean()
+
+
+def train_gpt2():
+    """GPT-2 of 124 million parameters, 4 sequences of 512 tokens, mixed precision, SGD."""
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).to(DEVICE)
+    data = tokens(4, PROMPT)
+    return model, model.parameters(), lambda: model(
+        input_ids=data, labels=data, use_cache=False).loss
+
+
+class UNet(torch.nn.Module):
+    """Two convolutions with a skip a level, three levels down and up, attention at the bottom."""
+
+    def __init__(self, width=128, levels=3):
+        super().__init__()
+
+        def block(before, after):
+            return torch.nn.Sequential(
+                torch.nn.Conv2d(before, after, 3, padding=1), torch.nn.GroupNorm(32, after),
+                torch.nn.SiLU(), torch.nn.Conv2d(after, after, 3, padding=1),
+                torch.nn.GroupNorm(32, after), torch.nn.SiLU())
+
+        widths = [width << level for level in range(levels)]
+        self.begin = torch.nn.Conv2d(4, width, 3, padding=1)
+        self.down = torch.nn.ModuleList(
+            block(before, after) for before, after in zip([width] + widths, widths))
+        self.attention = torch.nn.MultiheadAttention(widths[-1], 8, batch_first=True)
+        self.up = torch.nn.ModuleList(
+            block(2 * after, before)
+            for before, after in reversed(list(zip([width] + widths, widths))))
+        self.end = torch.nn.Conv2d(width, 4, 3, padding=1)
+
+    def forward(self, x):
+        x = self.begin(x)
+        kept = []
+        for block in self.down:
+            x = block(x)
+            kept.append(x)
+            x = torch.nn.functional.avg_pool2d(x, 2)
+        flat = x.flatten(2).transpose(1, 2)
+        x = x + self.attention(flat, flat, flat, need_weights=False)[0].transpose(1, 2).view_as(x)
+        for block in self.up:
+            x = torch.nn.functional.interpolate(x, scale_factor=2.0)
+            x = block(torch.cat([x, kept.pop()], 1))
+        return self.end(x)
+
+
+def train_unet():
+    """A diffusion U-Net of 10 million parameters, 8 latent images of 64 x 64, mixed precision,
+    SGD."""
+    model = UNet().to(DEVICE)
+    data, noise = (torch.randn(8, 4, 64, 64, device=DEVICE) for _ in range(2))
+    return model, model.parameters(), lambda: (model(data + noise) - noise).float().square().mean()
+
+
+TRAININGS = dict(resnet50=train_resnet50, mobilenet=train_mobilenet, bert=train_bert,
+                 gpt2=train_gpt2, lora=train_lora, unet=train_unet)
 
 
 class Training:

@@ -7,15 +7,13 @@
 //! arrive by a Poisson process.
 
 use crate::dominance::{ALONE, COLUMNS, P99, RATE};
-use crate::mechanisms::{self, Mechanism, Needs, Pair};
+use crate::mechanisms::{self, Mechanism, Pair, Servers};
 use crate::report::{Report, Table};
 use crate::torch::{filled, LEAD};
 use crate::Cli;
 use anyhow::{anyhow, Result};
 use fastrand::Rng;
-use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
-use gct_hw::mps::Mps;
 use gct_hw::served::Served;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,8 +21,10 @@ use std::path::Path;
 use std::time::Duration;
 
 const PROGRAM: &str = include_str!("models.py");
-const SERVICES: [&str; 4] = ["resnet50", "bert", "prefill", "decode"];
-const TRAININGS: [&str; 3] = ["resnet50", "bert", "lora"];
+pub(crate) const SERVICES: [&str; 6] = [
+    "resnet50", "bert", "detector", "whisper", "prefill", "decode",
+];
+pub(crate) const TRAININGS: [&str; 6] = ["resnet50", "mobilenet", "bert", "gpt2", "lora", "unet"];
 /// Share of the GPU's time that a service takes when it is alone.
 const LOAD: f64 = 0.5;
 /// Length of a window as a multiple of the sweep's, since requests are few.
@@ -34,7 +34,7 @@ const REQUESTS: f64 = 200.0;
 /// The name of a service that is alone, as a client of MPS.
 const MPS_ALONE: &str = "MPS alone";
 /// Time limit for a program to build all its models.
-const BUILD: Duration = Duration::from_secs(120);
+pub(crate) const BUILD: Duration = Duration::from_secs(120);
 /// Time limit beyond a window. A queue of requests may have to drain.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// First words of the title of each pair's table.
@@ -49,22 +49,13 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
         report.add(table(service, training));
     }
     let rates = alone(kit, cli, report)?;
-    let mps = Mps::start()?;
-    let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let needs = Needs {
-        tpcs: tpcs.len() / 2,
-        atom_us: 100,
-        percentages: vec![50],
-    };
-    let mut all = mechanisms::all(&needs, tpcs, &daemon, &mps, report)?;
-    for pair in &mut all {
-        for mechanism in pair.mechanisms.iter_mut().filter(|way| !way.beside) {
+    let servers = Servers::start(kit, tpcs)?;
+    let all = servers.pairs(tpcs, report, |mechanism| {
+        if !mechanism.beside {
             mechanism.name = MPS_ALONE.into();
         }
-        pair.mechanisms
-            .retain(|mechanism| cli.measures(&mechanism.name));
-    }
-    all.retain(|pair| !pair.mechanisms.is_empty());
+        cli.measures(&mechanism.name)
+    })?;
     mechanisms::in_rounds(all, cli, "models", report, |pair, random, report| {
         with_pair(kit, cli, pair, &rates, random, report)
     })
@@ -99,12 +90,16 @@ fn start(kit: &Kit, [service, training]: [&RunEnv; 2]) -> Result<[Served; 2]> {
     <[Served; 2]>::try_from(programs).map_err(|_| anyhow!("two programs were to start"))
 }
 
+/// Starts a program that has no model yet.
+pub(crate) fn serve(kit: &Kit, env: &RunEnv) -> Result<Served> {
+    kit.serve_by(env, Path::new("python3"), &["-c", PROGRAM])
+}
+
 /// Starts programs and builds all their models at the same time.
 pub(crate) fn start_all(kit: &Kit, programs: &[Models<'_>]) -> Result<Vec<Served>> {
-    let python = Path::new("python3");
     let mut started = Vec::new();
     for Models::Services(env, _) | Models::Trainings(env, _) in programs {
-        started.push(kit.serve_by(env, python, &["-c", PROGRAM])?);
+        started.push(serve(kit, env)?);
     }
     for (program, models) in started.iter_mut().zip(programs) {
         let (verb, names) = match models {

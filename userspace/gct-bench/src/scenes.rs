@@ -6,18 +6,16 @@
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
 use crate::dominance::{ALONE, COLUMNS, P99, RATE};
-use crate::mechanisms::{self, Mechanism, Needs};
+use crate::mechanisms::{self, Mechanism, Servers};
 use crate::models::{self, Models, Window, LONGER, PATIENCE};
 use crate::report::{Report, Table};
+use crate::summary;
 use crate::torch::{filled, LEAD};
 use crate::Cli;
 use anyhow::{Context, Result};
-use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
-use gct_hw::mps::Mps;
 use gct_hw::served::Served;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// First word of the title of each table.
 pub(crate) const TITLE: &str = "Scene ";
@@ -125,19 +123,10 @@ pub(crate) fn run(
 ) -> Result<()> {
     let scenes = scenes(part);
     let rates = alone(kit, cli, &scenes, report)?;
-    let mps = Mps::start()?;
-    let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let needs = Needs {
-        tpcs: tpcs.len() / 2,
-        atom_us: 100,
-        percentages: vec![50],
-    };
-    let mut pairs = mechanisms::all(&needs, tpcs, &daemon, &mps, report)?;
-    for pair in &mut pairs {
-        pair.mechanisms
-            .retain(|mechanism| mechanism.beside && cli.measures(&mechanism.name));
-    }
-    pairs.retain(|pair| !pair.mechanisms.is_empty());
+    let servers = Servers::start(kit, tpcs)?;
+    let pairs = servers.pairs(tpcs, report, |mechanism| {
+        mechanism.beside && cli.measures(&mechanism.name)
+    })?;
     mechanisms::in_rounds(pairs, cli, part, report, |pair, random, report| {
         let mut programs = Programs::start(kit, [&pair.critical, &pair.best_effort], &scenes)?;
         let mut windows: Vec<(&Mechanism, &Scene)> = pair
@@ -294,24 +283,7 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             names.push(&row.name);
         }
     }
-    let mut out = format!(
-        "| | {} |\n|---|{}\n",
-        names.join(" | "),
-        "---|".repeat(names.len())
-    );
-    for table in tables {
-        // Writing to a `String` cannot fail.
-        let _ = write!(out, "| {} |", table.title.replace(TITLE, ""));
-        for name in &names {
-            let _ = write!(
-                out,
-                " {} |",
-                cell(table, name).unwrap_or_else(|| "-".into())
-            );
-        }
-        out.push('\n');
-    }
-    out
+    summary::by_mechanism(tables, &names, |table| table.title.replace(TITLE, ""), cell)
 }
 
 fn cell(table: &Table, mechanism: &str) -> Option<String> {

@@ -4,30 +4,30 @@
 
 use crate::dominance::{self, ALONE, P99, PLAIN, RATE};
 use crate::report::Table;
-use std::fmt::Write;
 
 /// Formats `p99 (throughput as a percentage of plain MPS)` for each of `ways` in each of `tables`.
 pub(crate) fn markdown(tables: &[&Table], mechanisms: &[&str]) -> String {
-    let mut out = format!(
-        "| | {} |\n|---|{}\n",
-        mechanisms.join(" | "),
-        "---|".repeat(mechanisms.len())
-    );
+    let name = |table: &Table| {
+        let point = table.point.as_ref();
+        point.map_or(table.title.clone(), dominance::name)
+    };
+    by_mechanism(tables, mechanisms, name, cell)
+}
+
+/// Formats a line per table, and in it a `cell` per mechanism.
+pub(crate) fn by_mechanism(
+    tables: &[&Table],
+    mechanisms: &[&str],
+    name: impl Fn(&Table) -> String,
+    cell: impl Fn(&Table, &str) -> Option<String>,
+) -> String {
+    let lines = "---|".repeat(mechanisms.len());
+    let mut out = format!("| | {} |\n|---|{lines}\n", mechanisms.join(" | "));
     for table in tables {
-        let title = table
-            .point
-            .as_ref()
-            .map_or(table.title.clone(), dominance::name);
-        // Writing to a `String` cannot fail.
-        let _ = write!(out, "| {title} |");
-        for mechanism in mechanisms {
-            let _ = write!(
-                out,
-                " {} |",
-                cell(table, mechanism).unwrap_or_else(|| "-".into())
-            );
-        }
-        out.push('\n');
+        let cells = mechanisms.iter().map(|mechanism| cell(table, mechanism));
+        let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".into()));
+        let cells: Vec<String> = cells.collect();
+        out += &format!("| {} | {} |\n", name(table), cells.join(" | "));
     }
     out
 }

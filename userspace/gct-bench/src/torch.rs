@@ -29,15 +29,6 @@ pub(crate) const LEAD: Duration = Duration::from_millis(300);
 /// Length of a window as a multiple of the sweep's, since requests are few.
 const LONGER: f64 = 10.0;
 
-/// Returns the requirements of the two models: half of the GPU for inference.
-fn needs(tpcs: &[&str]) -> Needs {
-    Needs {
-        tpcs: tpcs.len() / 2,
-        atom_us: 100,
-        percentages: vec![50, 70],
-    }
-}
-
 /// Starts the program. It then has loaded PyTorch and not touched the GPU.
 fn start(kit: &Kit, env: &RunEnv) -> Result<Served> {
     kit.serve_by(env, Path::new("python3"), &["-c", PROGRAM])
@@ -105,7 +96,8 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
 pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let mut pairs = mechanisms::all(&needs(tpcs), tpcs, &daemon, &mps, report)?;
+    let needs = Needs::half(tpcs, &[50, 70]);
+    let mut pairs = mechanisms::all(&needs, tpcs, &daemon, &mps, report)?;
     pairs.retain(|pair| {
         pair.mechanisms
             .iter()
