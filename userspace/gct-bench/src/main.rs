@@ -9,6 +9,7 @@
 
 mod alone;
 mod atoms;
+mod bandwidth;
 mod budget;
 mod dominance;
 mod legend;
@@ -17,10 +18,12 @@ mod mechanisms;
 mod models;
 mod plot;
 mod report;
+mod scaling;
 mod scenes;
 mod silence;
 mod summary;
 mod sweep;
+mod tokens;
 mod torch;
 
 use anyhow::{bail, Context, Result};
@@ -41,7 +44,7 @@ struct Cli {
     #[arg(long, default_value = ".")]
     out: PathBuf,
     /// What to measure: alone, atoms, sweep, silence, models, torch, torch-cost, load, tenants,
-    /// services
+    /// services, atoms-by-turns, tokens, bandwidth, scaling
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -102,6 +105,13 @@ fn main() -> Result<()> {
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),
+            scenes::LENGTHS => (
+                scenes::LENGTHS,
+                scenes::lengths(&kit, &cli, &tpcs, &mut report),
+            ),
+            "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
+            "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),
+            "scaling" => ("scaling", scaling::run(&kit, &cli, &tpcs, &mut report)),
             "torch-cost" => ("torch-cost", torch::cost(&kit, &cli, &mut report)),
             other => bail!("there is no part '{other}'"),
         };

@@ -139,12 +139,8 @@ pub(crate) fn all(
         )
         .both("gct quota"),
     ];
-    for group in ["first", "last"] {
-        daemon.create(group)?;
-    }
-    daemon.set("first", "compute.priority", "0")?;
-    daemon.set("last", "compute.priority", "15")?;
-    let ordered = || Pair::new(daemon.group("first", ""), daemon.group("last", ""));
+    let (first, last) = ordered(daemon)?;
+    let ordered = || Pair::new(first.clone(), last.clone());
     clients.push(ordered().both("gct priority"));
     let last = needs.percentages.last();
     for percent in &needs.percentages {
@@ -170,6 +166,16 @@ pub(crate) fn all(
         pairs.push(sliced_and_ordered(daemon, &atom)?);
     }
     Ok(pairs)
+}
+
+/// Creates the groups `first` and `last`, the first with precedence. Returns their programs'
+/// environments.
+pub(crate) fn ordered(daemon: &Daemon) -> Result<(RunEnv, RunEnv)> {
+    for (group, priority) in [("first", "0"), ("last", "15")] {
+        daemon.create(group)?;
+        daemon.set(group, "compute.priority", priority)?;
+    }
+    Ok((daemon.group("first", ""), daemon.group("last", "")))
 }
 
 /// Returns time slicing with a short slice for the best-effort program, if this mode can set one.

@@ -292,21 +292,136 @@ class Training:
         rate = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
         return dict(launches_per_second=rate)
 
+    def cost(self, count):
+        times = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            self.step()
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - begin)
+        return dict(us=statistics.median(times) * 1e6)
+
+
+def stream():
+    """Adds two vectors of 256 MiB: bound by memory."""
+    a, b = (torch.randn(64 << 20, device=DEVICE) for _ in range(2))
+    c = torch.empty_like(a)
+    return lambda: torch.add(a, b, out=c)
+
+
+def cached():
+    """Adds two vectors of 4 MiB: bound by the L2 cache."""
+    a, b = (torch.randn(1 << 20, device=DEVICE) for _ in range(2))
+    c = torch.empty_like(a)
+
+    def step():
+        for _ in range(50):
+            torch.add(a, b, out=c)
+
+    return step
+
+
+def matmul():
+    """Multiplies matrices of 4096 rows and columns, half precision: bound by arithmetic."""
+    a, b = (torch.randn(4096, 4096, device=DEVICE).half() for _ in range(2))
+    c = torch.empty_like(a)
+    return lambda: torch.matmul(a, b, out=c)
+
+
+LOOPS = dict(stream=stream, cached=cached, matmul=matmul)
+
+
+class Loop(Training):
+    """Steps of one kernel."""
+
+    def __init__(self, make):
+        self.step = make()
+        self.step()
+        torch.cuda.synchronize()
+
+
+def hashed(like, seed):
+    """Numbers from -1 to 1 in the shape of a tensor. PyTorch's random numbers would depend on the
+    number of SMs."""
+    x = torch.arange(like.numel(), device=DEVICE) + (seed << 32)
+    for _ in range(3):
+        x = (x ^ (x >> 29)) * 0x1B873593 & 0xFFFFFFFFFFFF
+    return ((x >> 16) / 2.0 ** 31 - 1).view_as(like)
+
+
+class Speaker:
+    """The Llama with weights and prompts that are the same in every process. It always says the
+    likeliest token."""
+
+    def __init__(self):
+        self.model = llama().eval()
+        for seed, (name, weight) in enumerate(self.model.named_parameters()):
+            if "norm" not in name:
+                weight.data.copy_(hashed(weight, seed) * 0.035)
+        self.cache = transformers.StaticCache(config=self.model.config, max_cache_len=PROMPT + 256)
+        self.data = tokens(DECODED, 1)
+        self.prompts = (hashed(self.data.expand(DECODED, PROMPT), 0) * 30000).long().abs()
+        self.stream = torch.cuda.Stream()
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.no_grad(), torch.cuda.stream(self.stream):
+            self.begin()
+            for _ in range(3):
+                self.next(self.data)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.next(self.data)
+            torch.cuda.synchronize()
+
+    def next(self, words):
+        output = self.model(input_ids=words, past_key_values=self.cache, use_cache=True,
+                            logits_to_keep=1)
+        self.data.copy_(output.logits[:, -1:].argmax(-1))
+
+    def begin(self):
+        # The cache has no layers before its first use.
+        for layer in self.cache.layers:
+            if layer.is_initialized:
+                layer.reset()
+        self.next(self.prompts)
+
+    def speak(self, count, start):
+        while time.time() < start:
+            pass
+        began, said = time.perf_counter(), []
+        with torch.no_grad(), torch.cuda.stream(self.stream):
+            self.begin()
+            for _ in range(count):
+                said.extend(self.data.flatten().tolist())
+                self.graph.replay()
+            torch.cuda.synchronize()
+        return dict(said=said, us=(time.perf_counter() - began) * 1e6 / count)
+
 
 def answer(words, parts):
     verb, words = words[0], words[1:]
+    if verb == "build-speaker":
+        parts["speaker"] = Speaker()
+        return dict(built=words)
+    if verb == "build-loops":
+        parts.update(("training " + name, Loop(LOOPS[name])) for name in words)
+        return dict(built=words)
+    if verb == "speak":
+        return parts["speaker"].speak(int(words[0]), float(words[1]))
     if verb == "build-services":
         parts.update((name, Service(SERVICES[name])) for name in words)
         return dict(built=words)
     if verb == "build-trainings":
-        parts.update((name, Training(TRAININGS[name])) for name in words)
+        parts.update(("training " + name, Training(TRAININGS[name])) for name in words)
         return dict(built=words)
     if verb == "infer":
         name, priority, rate, start, seconds, seed = words
         return parts[name].serve(
             int(priority), float(rate), float(start), float(seconds), int(seed))
     if verb == "train":
-        return parts[words[0]].serve(*map(float, words[1:]))
+        return parts["training " + words[0]].serve(*map(float, words[1:]))
+    if verb == "cost-train":
+        return parts["training " + words[0]].cost(int(words[1]))
     if verb == "cost":
         return parts[words[0]].cost(int(words[1]))
     raise ValueError(verb)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Measures scenes of the papers: one pair at many loads (Tally's figure 6a), a service beside many
-//! trainings (7b), two services and a training (LithOS's figure 14).
+//! trainings (7b), lengths of atoms (7c), two services and a training (LithOS's figure 14).
 //!
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
@@ -13,12 +13,15 @@ use crate::summary;
 use crate::torch::{filled, LEAD};
 use crate::Cli;
 use anyhow::{Context, Result};
+use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
 use gct_hw::served::Served;
 use std::collections::BTreeMap;
 
 /// First word of the title of each table.
 pub(crate) const TITLE: &str = "Scene ";
+/// The part that measures lengths of atoms.
+pub(crate) const LENGTHS: &str = "atoms-by-turns";
 /// Requests that measure the time of one.
 const REQUESTS: usize = 50;
 
@@ -84,6 +87,9 @@ fn scenes(part: &str) -> Vec<Scene> {
                 Scene::new(name, &[("bert", 0.5)], &vec!["bert"; count])
             })
             .into(),
+        LENGTHS => ["resnet50", "lora"]
+            .map(|name| Scene::new(format!("beside training {name}"), &[("bert", 0.5)], &[name]))
+            .into(),
         _ => [
             ("bert", "resnet50"),
             ("prefill", "resnet50"),
@@ -95,6 +101,30 @@ fn scenes(part: &str) -> Vec<Scene> {
         })
         .into(),
     }
+}
+
+/// Measures the scenes of the part `atoms-by-turns` with atoms of each length.
+pub(crate) fn lengths(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    let scenes = scenes(LENGTHS);
+    let rates = alone(kit, cli, &scenes, report)?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let (first, last) = mechanisms::ordered(&daemon)?;
+    let mut programs = Programs::start(kit, [&first, &last], &scenes)?;
+    for _ in 0..cli.repeat {
+        for length in ["10us", "30us", "100us", "300us", "1ms", "10ms"] {
+            daemon.set("last", "atom.duration", length)?;
+            let mechanism = Mechanism {
+                name: format!("atoms of {length}"),
+                high_priority: false,
+                beside: true,
+            };
+            for scene in &scenes {
+                programs.window(cli, &mechanism, scene, &rates, report)?;
+            }
+        }
+        report.write(&cli.out, LENGTHS)?;
+    }
+    Ok(())
 }
 
 /// What the models do alone on the GPU.
