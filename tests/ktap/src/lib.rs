@@ -3,6 +3,8 @@
 //! Runs tests and prints KTAP, for the programs that test the driver in the virtual machine.
 //! `gct-vm` parses the output.
 
+pub mod faults;
+
 use std::fmt::{Debug, Display};
 use std::io::{self, Write};
 use std::time::Instant;

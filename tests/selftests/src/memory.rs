@@ -10,48 +10,20 @@
 use crate::members::idle;
 use crate::sys::{errno, reap};
 use crate::tree::{self, read, write, Group};
-use gct_ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
-use std::fs::{self, OpenOptions};
+use gct_ktap::faults::{inject, prepare};
+use gct_ktap::{failed, holds, same, During, Outcome, Test};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 pub(crate) const TESTS: &[Test] = &[
     ("memory.create_and_remove", create_and_remove),
     ("memory.files_of_a_group", files_of_a_group),
 ];
 
-const NTH: &str = "/proc/thread-self/fail-nth";
-const SLAB: &str = "/sys/kernel/debug/failslab";
-
 /// Upper bound on allocations. An operation of the tree makes a few dozen on eight GPUs.
 const ALLOCATIONS_MAX: u32 = 5000;
 
 /// Each of the first allocations fails; they all differ.
 const DENSE: u32 = 40;
-
-/// Prepares the injection, or skips the test.
-fn prepare() -> Outcome {
-    if !Path::new(NTH).exists() || !Path::new(SLAB).exists() {
-        return Err(skipped("no fault injection in this kernel"));
-    }
-    // Fails allocations that may sleep, too, without a report of each.
-    fs::write(format!("{SLAB}/ignore-gfp-wait"), "N")?;
-    fs::write(format!("{SLAB}/verbose"), "0")?;
-    Ok(())
-}
-
-/// Runs `operation` while its `nth` allocation fails. Returns whether it made that many. The file
-/// is opened before, because opening it allocates as well.
-fn inject<T>(nth: u32, operation: impl FnOnce() -> T) -> Result<(T, bool), Stop> {
-    let control = OpenOptions::new().read(true).write(true).open(NTH)?;
-    control.write_all_at(nth.to_string().as_bytes(), 0)?;
-    let outcome = operation();
-    let mut left = [0; 16];
-    let length = control.read_at(&mut left, 0)?;
-    control.write_all_at(b"0", 0)?;
-    Ok((outcome, left[..length].starts_with(b"0")))
-}
 
 /// Repeats `operation` with each of its allocations failing, and calls `after` after each.
 fn each(

@@ -9,11 +9,9 @@ use crate::gpus::me;
 use crate::limits::{path, set};
 use crate::managed::{session, shown, uvm, Range, ROOT, START};
 use crate::tree;
-use gct_ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
+use gct_ktap::faults::{inject, prepare};
+use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use rm_client::Uvm;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_when_each_allocation_fails", migrated),
@@ -27,34 +25,10 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-const NTH: &str = "/proc/thread-self/fail-nth";
-const SLAB: &str = "/sys/kernel/debug/failslab";
 /// Upper bound on the allocations of an operation.
 const ALLOCATIONS_MAX: u32 = 2000;
 /// Each of the first allocations fails, and every seventh of the others.
 const DENSE: u32 = 30;
-
-/// Prepares the injection, or skips the test.
-fn prepare() -> Outcome {
-    if !Path::new(NTH).exists() || !Path::new(SLAB).exists() {
-        return Err(skipped("no fault injection in this kernel"));
-    }
-    // Fails allocations that may sleep, too, without a report of each.
-    fs::write(format!("{SLAB}/ignore-gfp-wait"), "N")?;
-    fs::write(format!("{SLAB}/verbose"), "0")?;
-    Ok(())
-}
-
-/// Runs `operation` while its `nth` allocation fails. Returns whether it made that many.
-fn inject<T>(nth: u32, operation: impl FnOnce() -> T) -> Result<(T, bool), Stop> {
-    let control = OpenOptions::new().read(true).write(true).open(NTH)?;
-    control.write_all_at(nth.to_string().as_bytes(), 0)?;
-    let outcome = operation();
-    let mut left = [0; 16];
-    let length = control.read_at(&mut left, 0)?;
-    control.write_all_at(b"0", 0)?;
-    Ok((outcome, left[..length].starts_with(b"0")))
-}
 
 /// Passes each number of an allocation to `run`, until that says that there is no such one.
 fn each(what: &str, run: impl Fn(u32) -> Result<bool, Stop>) -> Outcome {
