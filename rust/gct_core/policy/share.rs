@@ -330,14 +330,12 @@ impl Turns {
     /// Returns whether the process may release a piece, with work predicted to take `in_flight` in
     /// flight. [`look`](Self::look) comes first.
     pub fn may_release(&mut self, share: &Share, rivals: &[Rival], in_flight: Ns) -> bool {
-        if self.contends_until != Ns::MAX {
-            match self.contends_until {
-                Sign::KEEPS => self.resume(share, rivals),
-                _ if !self.contends() => self.wake(share, rivals),
-                _ => {}
-            }
-            self.contends_until = Ns::MAX;
+        match self.contends_until {
+            Sign::KEEPS => self.resume(share, rivals),
+            _ if !self.contends() => self.wake(share, rivals),
+            _ => {}
         }
+        self.contends_until = Ns::MAX;
         if !rivals.iter().any(|rival| self.meets(rival)) {
             // The clock is the position of the only contender: a debt delays nobody who is alone.
             self.clock = self.clock.max(self.at);
@@ -363,7 +361,7 @@ impl Turns {
                 _ => {}
             }
         }
-        before == Sat(0) || self.free >= HANDOVER * before.0
+        self.free >= HANDOVER * before.0
     }
 
     /// Returns whether a contender's turn is not that of this process.
