@@ -6,11 +6,13 @@ use crate::fsp::FspRequest;
 use crate::gpu::Gpu;
 use crate::gsp::rpc::Outcome;
 use crate::host::channel::ChannelId;
+use crate::memory::PhysicalAddress;
 use crate::mmio::Mmio;
 use crate::pramin;
 use crate::recorder::Event;
 use crate::regs::*;
 use crate::timer;
+use crate::tlb::Invalidation;
 
 /// The value of GSP's mailbox after GSP has halted.
 const MAILBOX_HALTED: u32 = 1 << 31;
@@ -46,8 +48,7 @@ impl Mmio for Gpu {
 }
 
 impl Gpu {
-    /// Reads a completion register. Every request completes at once: caches and TLBs are not
-    /// modelled.
+    /// Reads a completion register. Every request completes at once.
     fn read_done(&self, offset: u32) -> Option<u32> {
         let token = |register| {
             NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY::TOKEN.of(u64::from(self.registers.get(register)))
@@ -105,8 +106,31 @@ impl Gpu {
             NV_VIRTUAL_FUNCTION_DOORBELL::OFFSET | NV_VIRTUAL_FUNCTION_PRIV_DOORBELL::OFFSET => {
                 self.ring(ChannelId::from_doorbell(value));
             }
+            NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE::OFFSET => self.invalidate_tlb(value),
             _ => self.registers.guest_write(offset, value),
         }
+    }
+
+    /// Invalidates all addresses of a page directory, or of all.
+    fn invalidate_tlb(&mut self, value: u32) {
+        use {
+            NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE as Invalidate,
+            NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_PDB as Lower,
+            NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_UPPER_PDB as Upper,
+        };
+        let lower = Lower::from_raw(self.registers.get(Lower::OFFSET));
+        let upper = Upper::from_raw(self.registers.get(Upper::OFFSET));
+        // In pages, of which the upper register has the bits from 28 on.
+        let pages = u64::from(lower.get(Lower::ADDR)) | u64::from(upper.get(Upper::ADDR)) << 28;
+        let root = match lower.get(Lower::APERTURE) {
+            0 => PhysicalAddress::video(pages << 12),
+            _ => PhysicalAddress::system(pages << 12),
+        };
+        let is_all = Invalidate::from_raw(value).get(Invalidate::ALL_PDB) == 1;
+        self.memory.tlb().invalidate(&Invalidation {
+            root: (!is_all).then_some(root),
+            range: None,
+        });
     }
 
     /// Returns whether GSP has an interrupt that the driver has not cleared.

@@ -6,7 +6,7 @@
 mod remap;
 
 use crate::bits::Bits;
-use crate::gmmu::{translate, AddressSpace, Fault};
+use crate::gmmu::{AddressSpace, Fault};
 use crate::host::execute::Work;
 use crate::host::methods::Method;
 use crate::host::semaphore::{Reduction, Semaphore, Width};
@@ -119,7 +119,7 @@ impl Place {
         let (address, run) = match self {
             Self::Physical(address) => (address, len),
             Self::Virtual(va) => {
-                let found = translate(memory, space.root, va)?;
+                let found = space.translate(memory, va, true)?;
                 found.check_writable(va)?;
                 (found.address, found.bytes.min(len))
             }

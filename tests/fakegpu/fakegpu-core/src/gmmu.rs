@@ -13,7 +13,8 @@
 //! | PDE0 | 28:21 | 16 bytes: a table of 64 KiB pages (or a 2 MiB page), and one of 4 KiB pages |
 //! | PTE | 20:16 or 20:12 | 8 bytes |
 //!
-//! There is no TLB: every access walks the tables, so an invalidation has nothing to do.
+//! Every access walks the tables. Those of channels are noted in the TLB (`tlb.rs`), which finds
+//! invalidations that the driver forgets.
 
 use crate::bits::Bits;
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
@@ -75,6 +76,8 @@ pub struct Translation {
     pub writable: bool,
     /// Bytes from the address to the end of the page.
     pub bytes: u64,
+    /// Size of the page.
+    pub page_bytes: u64,
 }
 
 impl Translation {
@@ -182,6 +185,7 @@ fn page(entry: u64, va: u64, low: u32) -> Option<Translation> {
         kind: pte::KIND.of(entry),
         writable: pte::READ_ONLY.of(entry) == 0,
         bytes: page_bytes - inside,
+        page_bytes,
     })
 }
 
@@ -210,7 +214,7 @@ impl AddressSpace {
         let mut at = va;
         let mut rest = data;
         while !rest.is_empty() {
-            let (found, count) = self.run(memory, at, rest.len())?;
+            let (found, count) = self.run(memory, at, rest.len(), false)?;
             let (now, later) = rest.split_at_mut(count);
             memory
                 .read(found.address, now)
@@ -229,7 +233,7 @@ impl AddressSpace {
         let mut at = va;
         let mut rest = data;
         while !rest.is_empty() {
-            let (found, count) = self.run(memory, at, rest.len())?;
+            let (found, count) = self.run(memory, at, rest.len(), true)?;
             let (now, later) = rest.split_at(count);
             found.check_writable(at)?;
             memory
@@ -270,14 +274,32 @@ impl AddressSpace {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    /// Translates `va` for an access, of which the TLB takes note.
+    ///
+    /// # Errors
+    /// As [`translate`].
+    pub fn translate(
+        self,
+        memory: &PhysicalMemory,
+        va: u64,
+        write: bool,
+    ) -> Result<Translation, Fault> {
+        let found = translate(memory, self.root, va);
+        memory
+            .tlb()
+            .access(self.root, va, write, found.as_ref().ok());
+        found
+    }
+
     /// Translates `va`, and returns how many of `len` bytes its page holds.
     fn run(
         self,
         memory: &PhysicalMemory,
         va: u64,
         len: usize,
+        write: bool,
     ) -> Result<(Translation, usize), Fault> {
-        let found = translate(memory, self.root, va)?;
+        let found = self.translate(memory, va, write)?;
         if found.kind == KIND_SMSKED_MESSAGE {
             return Err(Fault { va });
         }

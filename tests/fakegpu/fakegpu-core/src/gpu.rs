@@ -22,6 +22,7 @@ use crate::platform::Platform;
 use crate::recorder::Event;
 use crate::registers::Registers;
 use crate::regs::*;
+use crate::tlb::Invalidation;
 use std::sync::Arc;
 
 /// Version of FSP's firmware. From 0x44c on RM needs no workaround.
@@ -88,6 +89,7 @@ pub struct Gpu {
     pci: PciConfig,
     slot_id: u8,
     dropped_writes: u64,
+    stale_accesses: u64,
 }
 
 impl Gpu {
@@ -115,6 +117,7 @@ impl Gpu {
             chip,
             slot_id,
             dropped_writes: 0,
+            stale_accesses: 0,
             unmapped_accesses: 0,
         }
     }
@@ -138,11 +141,19 @@ impl Gpu {
 
     /// Returns whether [`step`](Self::step) may find work.
     pub fn has_work(&self) -> bool {
-        self.host.has_work() || (!self.faults.is_empty() && !self.gsp_interrupts())
+        self.host.has_work()
+            || self.memory.tlb().suspects()
+            || (!self.faults.is_empty() && !self.gsp_interrupts())
     }
 
     /// Executes submitted work of channels, for a bounded time.
     pub fn step(&mut self) -> Progress {
+        for root in self.host.take_unbound() {
+            self.memory.tlb().invalidate(&Invalidation {
+                root: Some(root),
+                range: None,
+            });
+        }
         let mut work = Work {
             chip: &self.chip,
             memory: &mut self.memory,
@@ -158,7 +169,29 @@ impl Gpu {
         };
         let progress = self.host.step(&mut work);
         self.report_faults();
-        progress
+        self.report_stale();
+        match self.memory.tlb().suspects() {
+            true => progress.and(Progress::Waiting),
+            false => progress,
+        }
+    }
+
+    /// Returns how many accesses a stale translation would have allowed.
+    pub fn stale_accesses(&self) -> u64 {
+        self.stale_accesses
+    }
+
+    fn report_stale(&mut self) {
+        if !self.memory.tlb().suspects() {
+            return;
+        }
+        let now_ns = self.platform.clock.now_ns();
+        let stale = self.memory.tlb().stale(now_ns);
+        for access in stale {
+            log::error!("an invalidation is missing: {access:x?}");
+            self.stale_accesses += 1;
+            self.platform.recorder.record(now_ns, &Event::Stale(access));
+        }
     }
 
     /// Reports a bounded number of faults to the driver. Its queue has room for that many, and the

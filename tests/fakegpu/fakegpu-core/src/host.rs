@@ -38,6 +38,8 @@ pub struct Host {
     timeslices_ns: BTreeMap<ObjectKey, u64>,
     runlists: BTreeMap<u32, Runlist>,
     page_directories: BTreeMap<ObjectKey, PhysicalAddress>,
+    /// Page directories of which TLBs have nothing any more.
+    unbound: Vec<PhysicalAddress>,
     /// The address space of a channel group or a context share.
     spaces: BTreeMap<ObjectKey, ObjectKey>,
     /// The numbers of context shares.
@@ -131,12 +133,21 @@ impl Host {
 
     /// Sets the page directory of address space `space`.
     pub fn set_page_directory(&mut self, space: ObjectKey, root: PhysicalAddress) {
-        self.page_directories.insert(space, root);
+        let before = self.page_directories.insert(space, root);
+        if before != Some(root) {
+            self.unbound.extend(before);
+            self.unbound.push(root);
+        }
     }
 
     /// Removes the page directory of address space `space`.
     pub fn unset_page_directory(&mut self, space: ObjectKey) {
-        self.page_directories.remove(&space);
+        self.unbound.extend(self.page_directories.remove(&space));
+    }
+
+    /// Returns page directories that address spaces have lost, or have got for the first time.
+    pub fn take_unbound(&mut self) -> Vec<PhysicalAddress> {
+        std::mem::take(&mut self.unbound)
     }
 
     /// Handles the allocation of `object`. Only channels, channel groups, context shares and
@@ -189,7 +200,7 @@ impl Host {
         self.channels
             .retain(|_, channel| !objects.contains(&channel.object()));
         for object in objects {
-            self.page_directories.remove(object);
+            self.unbound.extend(self.page_directories.remove(object));
             self.spaces.remove(object);
             self.timeslices_ns.remove(object);
             self.subcontexts.remove(object);

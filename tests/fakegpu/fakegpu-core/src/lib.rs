@@ -40,6 +40,7 @@ pub mod registers;
 pub mod regs;
 pub mod sparse;
 pub mod timer;
+pub mod tlb;
 pub mod touch;
 pub mod twod;
 

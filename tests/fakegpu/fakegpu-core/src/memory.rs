@@ -4,6 +4,8 @@
 
 use crate::platform::GuestMemory;
 use crate::sparse::{OutOfRange, SparseMemory};
+use crate::tlb::Tlb;
+use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
 
 /// The memory that a physical address belongs to.
@@ -56,6 +58,8 @@ impl PhysicalAddress {
 pub struct PhysicalMemory {
     video: SparseMemory,
     system: Arc<dyn GuestMemory>,
+    /// Whoever translates has the memory at hand, for reading at least.
+    tlb: RefCell<Tlb>,
 }
 
 impl PhysicalMemory {
@@ -64,6 +68,7 @@ impl PhysicalMemory {
         Self {
             video: SparseMemory::new(video_bytes),
             system,
+            tlb: RefCell::default(),
         }
     }
 
@@ -75,6 +80,12 @@ impl PhysicalMemory {
     /// Clears video memory.
     pub fn reset(&mut self) {
         self.video.clear();
+        self.tlb.take();
+    }
+
+    /// Returns what a TLB may hold. Nobody keeps it while somebody else asks.
+    pub fn tlb(&self) -> RefMut<'_, Tlb> {
+        self.tlb.borrow_mut()
     }
 
     /// Copies `data.len()` bytes from `at`.

@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::faults::Batch;
 use crate::gsp::objects::ObjectKey;
+use crate::tlb::Stale;
 use gct_model::Blocks;
 use std::fmt::Write;
 
@@ -100,6 +101,8 @@ pub enum Event<'a> {
         /// Their address.
         va: u64,
     },
+    /// An access that a stale translation would have allowed: an invalidation is missing.
+    Stale(Stale),
     /// A compute launch that has ended.
     Launch {
         /// The channel.
@@ -183,6 +186,14 @@ impl Event<'_> {
             Self::Cancel { va } => {
                 text(&mut line, "kind", "cancel");
                 let _ = write!(line, ",\"va\":{va}");
+            }
+            Self::Stale(Stale { root, va, write }) => {
+                text(&mut line, "kind", "stale");
+                let _ = write!(
+                    line,
+                    ",\"root\":{},\"va\":{va},\"write\":{write}",
+                    root.offset
+                );
             }
             Self::Launch {
                 channel,

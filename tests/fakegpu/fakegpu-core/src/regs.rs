@@ -150,11 +150,18 @@ registers! {
     /// The nanosecond counter, both halves.
     NV_VIRTUAL_FUNCTION_PRIV_TIMER @ 0xb82300 [2] {}
     /// Page directory of the next TLB invalidation.
-    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_PDB @ 0xb830a0 {}
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_PDB @ 0xb830a0 {
+        1:1 APERTURE,
+        31:4 ADDR,
+    }
     /// Upper half of that address.
-    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_UPPER_PDB @ 0xb830a4 {}
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_UPPER_PDB @ 0xb830a4 {
+        19:0 ADDR,
+    }
     /// Starts a TLB invalidation; reads as zero once it has completed.
-    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE @ 0xb830b0 {}
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE @ 0xb830b0 {
+        1:1 ALL_PDB,
+    }
     /// Maximum number of entries of the access counter buffer.
     NV_VIRTUAL_FUNCTION_PRIV_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE @ 0xb83110 {}
     /// Replayable and non-replayable fault buffers.

@@ -107,5 +107,10 @@ fn main() -> anyhow::Result<()> {
         }
         Err(error) => return Err(error).context("The vfio-user connection broke"),
     }
-    Ok(())
+    match backend.shared().access(|gpu| gpu.stale_accesses()) {
+        0 => Ok(()),
+        count => Err(anyhow!(
+            "{count} accesses may have used translations that the driver forgot to invalidate"
+        )),
+    }
 }

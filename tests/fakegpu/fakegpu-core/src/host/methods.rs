@@ -110,8 +110,7 @@ impl HostMethods {
         self.classes[usize::from(subchannel % 8)]
     }
 
-    /// Executes one of the host's methods. Barriers, waits, and invalidations without a replay or a
-    /// cancel do nothing: execution is in order, and nothing is cached.
+    /// Executes one of the host's methods. Barriers and waits do nothing: execution is in order.
     ///
     /// # Errors
     /// [`Fault`] if a semaphore is not in memory.

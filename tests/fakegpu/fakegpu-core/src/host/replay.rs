@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decodes the memory operations of the host that replay or cancel faults: invalidations of TLBs
-//! (MEM_OP_A to MEM_OP_D).
+//! Decodes the memory operations of the host (MEM_OP_A to MEM_OP_D) that invalidate TLBs. Some of
+//! them replay or cancel faults.
 
 use crate::bits::Bits;
 use crate::faults::{Kinds, Target};
 use crate::host::execute::Work;
 use crate::memory::PhysicalAddress;
+use crate::tlb::Invalidation;
 
 /// Fields of NVC86F_MEM_OP_*, by the method that they lie in.
 mod a {
     use super::Bits;
+    /// The size of a targeted invalidation: so many times doubled, a page of 4 KiB.
+    pub(super) const SIZE: Bits = Bits::new(5, 0);
     pub(super) const ENGINE: Bits = Bits::new(8, 0);
     pub(super) const TARGET_LOW: Bits = Bits::new(31, 12);
 }
 mod c {
     use super::Bits;
+    pub(super) const ALL_ROOTS: Bits = Bits::new(0, 0);
     pub(super) const GPC_DISABLED: Bits = Bits::new(1, 1);
     pub(super) const REPLAY: Bits = Bits::new(4, 2);
     pub(super) const ACCESS_TYPE: Bits = Bits::new(9, 7);
@@ -30,6 +34,9 @@ mod d {
 
 /// OPERATION_MMU_TLB_INVALIDATE and .._TARGETED.
 const INVALIDATE: [u64; 2] = [9, 10];
+const TARGETED: u64 = INVALIDATE[1];
+/// TLB_INVALIDATE_REPLAY_NONE.
+const NO_REPLAY: u64 = 0;
 /// TLB_INVALIDATE_REPLAY_START and .._START_ACK_ALL.
 const START: u64 = 1;
 const START_ACK_ALL: u64 = 2;
@@ -56,21 +63,41 @@ impl MemoryOperation {
             return;
         }
         match c::REPLAY.of(self.c) {
+            NO_REPLAY => work.memory.tlb().invalidate(&self.invalidation(data)),
             START | START_ACK_ALL => work.replay(),
             CANCEL_VA => work.cancel(&self.target(data)),
             _ => {}
         }
     }
 
-    fn target(self, data: u64) -> Target {
+    fn root(self, data: u64) -> PhysicalAddress {
         let root = c::ROOT_LOW.put(0, c::ROOT_LOW.of(self.c)) | d::ROOT_HIGH.of(data) << 32;
-        let target = a::TARGET_LOW.put(0, a::TARGET_LOW.of(self.a)) | self.b << 32;
+        match c::ROOT_APERTURE.of(self.c) {
+            0 => PhysicalAddress::video(root),
+            _ => PhysicalAddress::system(root),
+        }
+    }
+
+    fn va(self) -> u64 {
+        a::TARGET_LOW.put(0, a::TARGET_LOW.of(self.a)) | self.b << 32
+    }
+
+    /// Decodes an invalidation. The hardware aligns its target to its size.
+    fn invalidation(self, data: u64) -> Invalidation {
+        let bytes = 0x1000u64.checked_shl(crate::bits::low_u32(a::SIZE.of(self.a)));
+        let range = bytes
+            .filter(|bytes| *bytes != 0 && d::OPERATION.of(data) == TARGETED)
+            .map(|bytes| (self.va() & !(bytes - 1), bytes));
+        Invalidation {
+            root: (c::ALL_ROOTS.of(self.c) == 0).then(|| self.root(data)),
+            range,
+        }
+    }
+
+    fn target(self, data: u64) -> Target {
         Target {
-            root: match c::ROOT_APERTURE.of(self.c) {
-                0 => PhysicalAddress::video(root),
-                _ => PhysicalAddress::system(root),
-            },
-            va: target,
+            root: self.root(data),
+            va: self.va(),
             engine: crate::bits::low_u32(a::ENGINE.of(self.a)),
             kinds: match c::ACCESS_TYPE.of(self.c) {
                 READ => Kinds::Reads,
@@ -138,5 +165,60 @@ mod tests {
         assert_eq!(bench.replayable.state(access), State::Stalled);
         operation.execute(&mut bench.work(), data);
         assert_eq!(bench.replayable.state(access), State::Cancelled);
+    }
+
+    /// The operations of nvidia-uvm's `tlb_invalidate_all` and `tlb_invalidate_va`.
+    #[test]
+    fn an_invalidation_names_addresses() {
+        let root = PhysicalAddress::system(0x12_3456_7000);
+        let c = 0x3456_7000 | 2 << 10;
+        let (all, targeted) = (9 << 27 | 0x12, 10 << 27 | 0x12);
+        let decode = |a, c, d| MemoryOperation { a, b: 0x1, c }.invalidation(d);
+        let of_root = |range| Invalidation {
+            root: Some(root),
+            range,
+        };
+        assert_eq!(decode(0, c, all), of_root(None));
+        // The target is aligned to the size.
+        assert_eq!(
+            decode(0x2345_6000 | 2 << 6 | 9, c, targeted),
+            of_root(Some((0x1_2340_0000, 0x20_0000)))
+        );
+        assert_eq!(
+            decode(0x2345_6000, c, targeted),
+            of_root(Some((0x1_2345_6000, 0x1000)))
+        );
+        assert_eq!(decode(0x2345_6000 | 52, c, targeted), of_root(None));
+        assert_eq!(decode(0, c | 1, all).root, None);
+    }
+
+    #[test]
+    fn invalidations_reach_the_tlb() {
+        for (replay, operation, disabled, expected) in [
+            (0, 9, 0, false),
+            (0, 10, 0, false),
+            (0, 5, 0, true),
+            (0, 9, 1, true),
+            (START, 9, 0, true),
+        ] {
+            let mut bench = Bench::new();
+            let va = bench.va(0);
+            bench.space.read_u32(&bench.memory, va).unwrap();
+            let root = bench.space.root.offset;
+            let entry = bench.space.root.plus(0x3000 + 8 * (va >> 29));
+            bench.memory.write_u64(entry, 0).unwrap();
+            bench.space.read_u32(&bench.memory, va).unwrap_err();
+            let invalidate = MemoryOperation {
+                a: va & 0xffff_f000,
+                b: va >> 32,
+                c: root & 0xffff_f000 | replay << 2 | disabled << 1,
+            };
+            invalidate.execute(&mut bench.work(), operation << 27 | root >> 32);
+            assert_eq!(
+                bench.memory.tlb().suspects(),
+                expected,
+                "{replay} {operation} {disabled}"
+            );
+        }
     }
 }

@@ -4,13 +4,17 @@
 //! it goes on.
 
 use crate::faults::{events, shown as faulted, MMU_FAULT};
+use crate::gmem::{current, LIMIT};
 use crate::gpus::me;
 use crate::launch::recorder;
+use crate::limits::set;
 use crate::managed::{shown, Range, PAGE, ROOT, START};
 use crate::tree::eventually;
 use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use rm_client::{Access, Client, Gpu, Toucher};
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("replayable_fault_migrates_what_the_cpu_wrote", migrated),
@@ -19,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
         upgraded,
     ),
     ("replayable_fault_without_memory_ends_its_channel", fatal),
+    ("replayable_fault_follows_an_invalidation", invalidated),
 ];
 
 /// Opens a channel whose launches can touch managed memory.
@@ -52,6 +57,9 @@ pub(crate) fn sum(seed: u64, bytes: usize) -> u64 {
     let words = (0..bytes).step_by(PAGE).map(|page| seed ^ page as u64);
     words.fold(0, u64::wrapping_add)
 }
+
+/// The software GPU gives the driver so long for an invalidation (`tlb.rs`), and a little more.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Returns how many events of a kind the software GPU has recorded.
 fn count(mark: u32, kind: &str) -> Result<usize, Stop> {
@@ -102,6 +110,29 @@ fn upgraded() -> Outcome {
         same("content", word, 5 + (at % BYTES) as u64).during(at)?;
     }
     Ok(())
+}
+
+/// What leaves the GPU, by a fault of the CPU or because of a limit, is invalidated in its TLBs. A
+/// launch that comes back to it faults, and could not have used what was there.
+fn invalidated() -> Outcome {
+    const BYTES: usize = 2 * ROOT;
+    let mut toucher = toucher()?;
+    let range = Range::new(toucher.session(), START, BYTES)?;
+    let alone = current(&me())?;
+    let mark = recorder()?.mark()?;
+    for seed in [1, 2, 3] {
+        range.write(seed);
+        for _ in 0..2 {
+            run(&mut toucher, &[pages(START, BYTES, None)])?;
+            same("sum", toucher.sum(0), sum(seed, BYTES))?;
+            set(&me(), LIMIT, &alone.to_string())?;
+            same("on the GPU", shown(&me())?, 0)?;
+            set(&me(), LIMIT, "max")?;
+        }
+    }
+    holds("faults", count(mark, "fault")? >= 6)?;
+    thread::sleep(GRACE);
+    same("stale", count(mark, "stale")?, 0)
 }
 
 /// UVM cancels an access to an address where it has nothing. The channel gets an error, and no
