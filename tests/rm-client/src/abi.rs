@@ -276,7 +276,11 @@ impl Release {
 /// [`gct_core::rmapi::nv`].
 pub fn c_assertions(release: Release) -> String {
     let changed = match release {
-        Release::R535 => &[Memory::DESCRIPTION, UvmMapExternal::DESCRIPTION][..],
+        Release::R535 => &[
+            Memory::DESCRIPTION,
+            UvmMapExternal::DESCRIPTION,
+            UvmPreferredLocation::DESCRIPTION,
+        ][..],
         Release::R550 => &[
             MemoryWithNode::DESCRIPTION,
             Description {

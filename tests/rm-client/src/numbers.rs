@@ -159,6 +159,8 @@ numbers! {
     UVM_MAP_EXTERNAL: u32 = 33, "UVM_MAP_EXTERNAL_ALLOCATION";
     /// UVM: move managed memory.
     UVM_MIGRATE: u32 = 51, "UVM_MIGRATE";
+    /// UVM: say where managed memory should be.
+    UVM_PREFER: u32 = 42, "UVM_SET_PREFERRED_LOCATION";
     /// UVM: unregister a GPU.
     UVM_UNREGISTER_GPU: u32 = 38, "UVM_UNREGISTER_GPU";
     /// UVM: unregister an address space.

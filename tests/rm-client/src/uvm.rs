@@ -27,6 +27,11 @@ impl Uvm {
     /// Where UVM maps the contexts of compute channels.
     const CONTEXTS: u64 = 0x10_0000_0000;
     const CONTEXTS_BYTES: u64 = 0x4000_0000;
+    /// The CPU among processors: `NV_PROCESSOR_UUID_CPU_DEFAULT`, `nvCpuUuid.c`.
+    const CPU: [u8; 16] = [
+        0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2, 0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77,
+        0x73,
+    ];
 
     /// Opens UVM, whose node must exist, and registers a GPU.
     ///
@@ -189,6 +194,23 @@ impl Uvm {
             ..Default::default()
         };
         self.call(n::UVM_MIGRATE, &mut call)?;
+        done(call.status)
+    }
+
+    /// Has managed memory stay on the CPU: the GPU maps it where it is.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn prefer_cpu(&self, base: usize, length: usize) -> Result<(), Error> {
+        let mut call = abi::UvmPreferredLocation {
+            // CAST: an address and a size of this process.
+            base: base as u64,
+            length: length as u64,
+            location: Self::CPU,
+            ..Default::default()
+        };
+        self.call(n::UVM_PREFER, &mut call)?;
         done(call.status)
     }
 

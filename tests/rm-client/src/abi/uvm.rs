@@ -113,6 +113,15 @@ layouts! {
         status: u32 = "rmStatus",
     }
 
+    /// Says where managed memory should be, in 535.261.03. `uvm_ioctl.h`.
+    UvmPreferredLocation = "UVM_SET_PREFERRED_LOCATION_PARAMS", 40 {
+        base: u64 = "requestedBase",
+        length: u64 = "length",
+        location: [u8; 16] = "preferredLocation",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
     /// Moves managed memory to a processor. `uvm_ioctl.h`.
     UvmMigrate = "UVM_MIGRATE_PARAMS", 80 {
         base: u64 = "base",

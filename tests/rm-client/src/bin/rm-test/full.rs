@@ -3,6 +3,7 @@
 //! Tests on a GPU whose memory is full. Whoever allocates there evicts others, and limits of those
 //! others must not stand in its way.
 
+use crate::accounts;
 use crate::gmem::{current, events, number, LIMIT};
 use crate::gpus::me;
 use crate::limits::set;
@@ -16,6 +17,10 @@ use std::sync::atomic::Ordering;
 pub(crate) const TESTS: &[Test] = &[
     ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
     ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
+    (
+        "full_gpu_ends_the_channel_alone_that_has_no_account",
+        accounts::alone,
+    ),
 ];
 
 /// More than the GPU of these tests has, and the pieces in which it is filled.

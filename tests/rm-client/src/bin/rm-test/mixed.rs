@@ -164,15 +164,15 @@ fn short(group: &Group, seed: u64) -> Result<Child, Stop> {
 
 /// Batches in which a fault was found fatal, by the number of channels with faults in them.
 #[derive(Debug, Default)]
-struct Seen {
-    of_several: u64,
+pub(crate) struct Seen {
+    pub(crate) of_several: u64,
     of_all: u64,
 }
 
 impl Seen {
     /// Counts the batches since a mark. UVM takes a batch after each replay. If it finds a fault
     /// fatal, it replays, takes another batch and cancels before the next replay.
-    fn count(&mut self, mark: u32, all: u32) -> Outcome {
+    pub(crate) fn count(&mut self, mark: u32, all: u32) -> Outcome {
         let (mut before, mut batch, mut is_first) = (0, 0, true);
         for event in recorder()?.since(mark)? {
             match event.kind.as_str() {
