@@ -16,10 +16,12 @@ load_uvm uvm_enable_builtin_tests=1 uvm_leak_checker=2 ||
 # The open file keeps the GPU initialised between the tests.
 exec 3</dev/nvidia0
 uvm-tests --gpu ${debug:+--quick} || status=1
-if [ -s /test/filter ]; then
+if [ -s /test/filter ] || [ -s /test/oracle ]; then
 	load_uvm uvm_enable_builtin_tests=1 || status=1
-	rm-test all "$(cat /test/filter)" || status=1
 fi
+[ ! -s /test/filter ] || rm-test all "$(cat /test/filter)" || status=1
+# Random programs where little memory is on the GPU: "small" or "limit", and how many.
+[ ! -s /test/oracle ] || rm-test oracle $(cat /test/oracle) || status=1
 exec 3<&-
 unload_nvidia || status=1
 exit $status

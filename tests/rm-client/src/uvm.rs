@@ -186,11 +186,24 @@ impl Uvm {
     ///
     /// Those of the driver.
     pub fn migrate(&self, base: usize, length: usize) -> Result<(), Error> {
+        self.migrate_to(self.uuid, base, length)
+    }
+
+    /// Moves managed memory to the CPU.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn migrate_to_cpu(&self, base: usize, length: usize) -> Result<(), Error> {
+        self.migrate_to(Self::CPU, base, length)
+    }
+
+    fn migrate_to(&self, destination: [u8; 16], base: usize, length: usize) -> Result<(), Error> {
         let mut call = abi::UvmMigrate {
             // CAST: an address and a size of this process.
             base: base as u64,
             length: length as u64,
-            destination: self.uuid,
+            destination,
             ..Default::default()
         };
         self.call(n::UVM_MIGRATE, &mut call)?;

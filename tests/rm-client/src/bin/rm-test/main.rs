@@ -14,6 +14,7 @@
 //! rm-test spaces COUNT     one test: a process with fewer than COUNT address spaces of UVM
 //! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
+//! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test storm-NAME COUNT one test: COUNT launches, states, deaths or switches
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
@@ -42,6 +43,7 @@ mod memory_seen;
 mod mixed;
 mod nvidia;
 mod objects;
+mod oracle;
 mod owned;
 mod owned_atoms;
 mod owned_bells;
@@ -75,9 +77,10 @@ mod tree;
 use rm_client::{abi, Release};
 use std::io::{self, Read};
 use std::process::ExitCode;
+use std::str::FromStr;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | batches COUNT | shorts COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit COUNT | batches COUNT | shorts COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -95,40 +98,18 @@ fn main() -> ExitCode {
         },
         ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
         ["full", filter] => outcome(gct_ktap::run(full::TESTS, filter)),
-        ["spaces", count] => match count.parse() {
-            Ok(count) => exit("spaces", accounts::spaces(count)),
-            Err(_) => usage(),
+        ["spaces", count] => counted("spaces", count, accounts::spaces),
+        ["deaths", count] => counted("deaths", count, dying::storm),
+        ["batches", count] => counted("batches", count, mixed::storm),
+        ["shorts", count] => counted("shorts", count, mixed::deaths),
+        ["programs", count] => counted("programs", count, programs::many),
+        ["oracle", bound, count] => match (oracle::Bound::of_name(bound), count.parse()) {
+            (Ok(bound), Ok(count)) => exit("oracle", oracle::many(bound, count)),
+            (Err(why), _) => exit("oracle", Err(why)),
+            _ => usage(),
         },
-        ["deaths", count] => match count.parse() {
-            Ok(count) => exit("deaths", dying::storm(count)),
-            Err(_) => usage(),
-        },
-        ["batches", count] => match count.parse() {
-            Ok(count) => exit("batches", mixed::storm(count)),
-            Err(_) => usage(),
-        },
-        ["shorts", count] => match count.parse() {
-            Ok(count) => exit("shorts", mixed::deaths(count)),
-            Err(_) => usage(),
-        },
-        ["programs", count] => match count.parse() {
-            Ok(count) => exit("programs", programs::many(count)),
-            Err(_) => usage(),
-        },
-        ["crowd", count] => match count.parse() {
-            Ok(count) => exit("crowd", processes::crowd(count)),
-            Err(_) => usage(),
-        },
-        ["channels", count] => match count.parse() {
-            Ok(count) => exit("channels", owned::channels(count)),
-            Err(_) => usage(),
-        },
-        [name, count] if owned_storm::named(name).is_some() => {
-            match (owned_storm::named(name), count.parse()) {
-                (Some(storm), Ok(count)) => exit(name, storm(count)),
-                _ => usage(),
-            }
-        }
+        ["crowd", count] => counted("crowd", count, processes::crowd),
+        ["channels", count] => counted("channels", count, owned::channels),
         ["layouts", version] => match Release::of_version(version) {
             Some(release) => {
                 print!("{}", abi::c_assertions(release));
@@ -141,7 +122,23 @@ fn main() -> ExitCode {
             let _ = io::stdin().read_to_end(&mut Vec::new());
             ExitCode::SUCCESS
         }
+        [name, count] => match owned_storm::named(name) {
+            Some(storm) => counted(name, count, storm),
+            None => usage(),
+        },
         _ => usage(),
+    }
+}
+
+/// Runs a test of `count` steps and prints its result.
+fn counted<N: FromStr>(
+    name: &str,
+    count: &str,
+    test: impl FnOnce(N) -> gct_ktap::Outcome,
+) -> ExitCode {
+    match count.parse() {
+        Ok(count) => exit(name, test(count)),
+        Err(_) => usage(),
     }
 }
 
