@@ -170,4 +170,50 @@ void uvm_gct_evict_for_thread(uvm_gpu_t *gpu)
 	context->gct_reserved = true;
 }
 
+#if UVM_IS_DEBUG()
+/*
+ * Asserts what is known of the holder of a root chunk by one of its chunks. A chunk that
+ * is pinned is on its way from one holder to the next.
+ */
+static NV_STATUS gct_audit_chunk(uvm_pmm_gpu_t *pmm, uvm_gpu_chunk_t *chunk, void *root_chunk)
+{
+	const size_t root = root_chunk_index(pmm, root_chunk);
+	uvm_va_space_t *va_space = NULL;
+	bool is_known = false;
+	NvU32 account = 0;
+
+	uvm_spin_lock(&pmm->list_lock);
+	if (chunk->state == UVM_PMM_GPU_CHUNK_STATE_ALLOCATED && chunk->va_block)
+		va_space = uvm_va_block_get_va_space_maybe_dead(chunk->va_block);
+	if (va_space) {
+		account = va_space->gct_accounts[uvm_id_gpu_index(uvm_pmm_to_gpu(pmm)->id)];
+		is_known = true;
+	} else if (chunk_is_root_chunk(chunk)) {
+		is_known = chunk->state == UVM_PMM_GPU_CHUNK_STATE_PMA_OWNED ||
+			   chunk->state == UVM_PMM_GPU_CHUNK_STATE_FREE;
+	}
+	UVM_ASSERT_MSG(!is_known || gct_uvm_holder(pmm->gct_gpu, root) == account,
+		       "root chunk %zu is charged to account %u, and is of account %u\n", root,
+		       gct_uvm_holder(pmm->gct_gpu, root), account);
+	uvm_spin_unlock(&pmm->list_lock);
+	return NV_OK;
+}
+
+void uvm_gct_audit(uvm_pmm_gpu_t *pmm)
+{
+	size_t root;
+
+	if (!pmm->gct_gpu)
+		return;
+
+	uvm_mutex_lock(&pmm->lock);
+	for (root = 0; root < pmm->root_chunks.count; root++) {
+		uvm_gpu_root_chunk_t *root_chunk = &pmm->root_chunks.array[root];
+
+		(void)chunk_walk_pre_order(pmm, &root_chunk->chunk, gct_audit_chunk, root_chunk);
+	}
+	uvm_mutex_unlock(&pmm->lock);
+}
+#endif
+
 #endif /* GCT_PMM_EVICT_H */

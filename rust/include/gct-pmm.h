@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * gct-pmm.h - eviction of managed memory for an owner's limit. gct-pmm-evict.h, which
- * uvm_pmm_gpu.c includes, implements it.
+ * gct-pmm.h - eviction of managed memory for an owner's limit, and an audit of what it
+ * is charged by. gct-pmm-evict.h, which uvm_pmm_gpu.c includes, implements both.
  */
 #ifndef GCT_PMM_H
 #define GCT_PMM_H
@@ -17,5 +17,15 @@ void uvm_gct_evict_for_thread(uvm_gpu_t *gpu);
  * held.
  */
 NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim);
+
+/*
+ * Asserts that each root chunk is charged to the account whose memory is in it. In a
+ * debug build of nvidia-uvm only. Takes PMM's lock.
+ */
+#if UVM_IS_DEBUG()
+void uvm_gct_audit(uvm_pmm_gpu_t *pmm);
+#else
+static inline void uvm_gct_audit(uvm_pmm_gpu_t *pmm) {}
+#endif
 
 #endif /* GCT_PMM_H */
