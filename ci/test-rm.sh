@@ -3,9 +3,10 @@
 #
 # Usage: test-rm.sh [KERNEL [FILTER]]
 #
-# Compares the structures of tests/rm-client with the driver's headers, then runs
-# rm-test in a machine with the patched driver and two software GPUs. KERNEL is
-# lean, the default, or debug. FILTER chooses tests by a part of their name.
+# Compares the structures of tests/rm-client, of the core and of the glue with the headers
+# of each driver whose source is here, then runs rm-test in a machine with the patched driver
+# and two software GPUs. KERNEL is lean, the default, debug, or none: the headers alone.
+# FILTER chooses tests by a part of their name.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -19,6 +20,14 @@ SECONDS_MAX=900
 [ "$KERNEL" = lean ] || SECONDS_MAX=1800
 
 OUT=$BUILD/rm
+
+# The structures with which the glue calls the resource manager.
+test_operations() {
+	local source=$BUILD/nv/$1/src
+	cc -Wall -Werror -DNV_VERSION_STRING="\"$1\"" -I"$ROOT/rust/helpers" -I"$source/common/sdk/nvidia/inc" \
+		-I"$source/nvidia/arch/nvalloc/unix/include" "$ROOT/tests/patches/rmapi.c" -o "$OUT/rmapi-$1" &&
+		"$OUT/rmapi-$1"
+}
 
 # Asserts in C that each structure and number is what the headers say.
 test_layouts() {
@@ -38,11 +47,16 @@ for version in $NV_VERSIONS; do
 	# A tree may have been unpacked without the resource manager.
 	if [ -d "$BUILD/nv/$version/src/common/sdk" ]; then
 		check $JOB "$version: structures are those of the headers" test_layouts "$version"
+		check $JOB "$version: the glue's structures are, too" test_operations "$version"
 	else
 		note "$version: its headers are not unpacked, structures not compared"
 	fi
 done
 
+[ "$KERNEL" != none ] || {
+	finish $JOB
+	exit
+}
 need_firmware "$OUT/firmware"
 NV_VERSION=$VERSION KDIR=$BUILD/linux/$KERNEL "$ROOT/ci/kmod.sh"
 

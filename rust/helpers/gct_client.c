@@ -8,55 +8,7 @@
 #include <linux/io.h>
 
 #include "gct_helpers.h"
-
-/*
- * Operations of rm_kernel_rmapi_op() and their structures, which kernel-open does
- * not declare. They are the same in 535 and 550. From 580 on, an allocation takes
- * NVOS64_PARAMETERS.
- */
-#define GCT_NV01_FREE 0x00
-#define GCT_NV04_ALLOC 0x15
-#define GCT_NV04_MAP_MEMORY 0x21
-#define GCT_NV04_MAP_MEMORY_DMA 0x2e
-#define GCT_NV04_DUP_OBJECT 0x37
-
-struct gct_rm_operation {
-	uint32_t operation;
-	union {
-		struct {
-			uint32_t root, parent, object, class_number;
-			uint64_t params;
-			uint32_t size, status;
-		} alloc;	/* NVOS21_PARAMETERS */
-		struct {
-			uint32_t root, parent, object, status;
-		} free;		/* NVOS00_PARAMETERS */
-		struct {
-			uint32_t client, parent, object, source_client, source, flags, status;
-		} dup;		/* NVOS55_PARAMETERS */
-		struct {
-			uint32_t client, device, memory;
-			uint64_t offset, length, address;
-			uint32_t status, flags;
-		} map;		/* NVOS33_PARAMETERS */
-		struct {
-			uint32_t client, device, range, memory;
-			uint64_t offset, length;
-			uint32_t flags;
-			uint64_t address;
-			uint32_t status;
-		} map_dma;	/* NVOS46_PARAMETERS */
-	} __aligned(8);
-};
-
-_Static_assert(offsetof(struct gct_rm_operation, alloc.params) == 8 + 16, "NVOS21_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, alloc.status) == 8 + 28, "NVOS21_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, free.status) == 8 + 12, "NVOS00_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, dup.status) == 8 + 24, "NVOS55_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, map.address) == 8 + 32, "NVOS33_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, map.status) == 8 + 40, "NVOS33_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, map_dma.address) == 8 + 40, "NVOS46_PARAMETERS");
-_Static_assert(offsetof(struct gct_rm_operation, map_dma.status) == 8 + 48, "NVOS46_PARAMETERS");
+#include "gct_rmapi.h"
 
 /* Returns what stopped the operation before it began; otherwise its own status counts. */
 static uint32_t gct_rm_operate(struct gct_rm_operation *operation)
@@ -85,7 +37,7 @@ uint32_t gct_helper_client_alloc(uint32_t client, uint32_t parent, uint32_t obje
 	};
 	const uint32_t failed = gct_rm_operate(&call);
 
-	return failed ? failed : call.alloc.status;
+	return failed ? failed : *gct_rm_alloc_status(&call);
 }
 
 uint32_t gct_helper_client_free(uint32_t client, uint32_t object)
@@ -153,8 +105,8 @@ uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t ra
 	};
 	const uint32_t failed = gct_rm_operate(&call);
 
-	*address = call.map_dma.address;
-	return failed ? failed : call.map_dma.status;
+	*address = *gct_rm_map_dma_address(&call);
+	return failed ? failed : *gct_rm_map_dma_status(&call);
 }
 
 int gct_helper_gpu_hold(uint32_t gpu_id)

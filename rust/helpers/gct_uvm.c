@@ -57,10 +57,21 @@ struct gct_registered {
 	struct list_head mapped;
 };
 
+/* A VA range of the type for channels. From 565 on each type is a structure of its own. */
+#ifdef GCT_UVM_RANGE_TYPES
+typedef uvm_va_range_channel_t gct_range_t;
+#define gct_base(range) (&(range)->va_range)
+#define gct_channel(range) (*(range))
+#else
+typedef uvm_va_range_t gct_range_t;
+#define gct_base(range) (range)
+#define gct_channel(range) ((range)->channel)
+#endif
+
 /* Memory for a ring. */
 struct gct_mapped {
 	struct list_head list;
-	uvm_va_range_t *range;
+	gct_range_t *range;
 	uvm_mem_t *mem;
 };
 
@@ -382,7 +393,8 @@ static u64 gct_address(struct gct_known *known, u64 bytes)
 static void gct_free(struct gct_mapped *mapped)
 {
 	uvm_mem_free(mapped->mem);
-	uvm_va_range_destroy(mapped->range, NULL);
+	if (mapped->range)
+		uvm_va_range_destroy(gct_base(mapped->range), NULL);
 	kfree(mapped);
 }
 
@@ -408,7 +420,7 @@ static NV_STATUS gct_map_at(uvm_gpu_va_space_t *gpu_va_space, struct mm_struct *
 	status = uvm_va_range_create_channel(va_space, mm, address, address + bytes - 1,
 					     &mapped->range);
 	if (status == NV_OK) {
-		mapped->range->channel.gpu_va_space = gpu_va_space;
+		gct_channel(mapped->range).gpu_va_space = gpu_va_space;
 		status = uvm_mem_alloc((uvm_mem_alloc_params_t *)&params, &mapped->mem);
 	}
 	if (status == NV_OK)
@@ -468,7 +480,7 @@ static NV_STATUS gct_map_known(struct gct_known *known, const struct gct_uvm_spa
 	list_add(&mapped->list, &registered->mapped);
 	memory->file = known->filp;
 	memory->words = uvm_mem_get_cpu_addr_kernel(mapped->mem);
-	memory->address = mapped->range->node.start;
+	memory->address = gct_base(mapped->range)->node.start;
 	return NV_OK;
 }
 
@@ -511,7 +523,7 @@ static struct gct_mapped *gct_mapped_at(struct gct_known *known, u64 address)
 
 	list_for_each_entry(registered, &known->registered, list) {
 		list_for_each_entry(mapped, &registered->mapped, list) {
-			if (mapped->range->node.start == address)
+			if (gct_base(mapped->range)->node.start == address)
 				return mapped;
 		}
 	}

@@ -9,7 +9,7 @@
 use super::uvm::UvmSpace;
 use super::SEGMENT_WORDS;
 use crate::error::Error;
-use crate::rmapi::nv::{self, nvos46, nvos47};
+use crate::rmapi::nv::{self, nvos46, nvos46_with_kind, nvos47, nvos47_with_size};
 use crate::rmapi::{word, Handle};
 
 /// Most mappings of one open file that are remembered. libcuda leaves its mappings to UVM.
@@ -81,26 +81,36 @@ impl Change {
     pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
         match (escape, bytes.len()) {
             (nv::NV_ESC_RM_MAP_MEMORY_DMA, nvos46::SIZE) => {
-                let done = u32_at(bytes, nvos46::STATUS)? == nv::NV_OK;
-                done.then_some(Self::Added(Mapping {
-                    uvm: 0,
-                    client: u32_at(bytes, nvos46::CLIENT)?,
-                    range: u32_at(bytes, nvos46::RANGE)?,
-                    place: Place {
-                        memory: u32_at(bytes, nvos46::MEMORY)?,
-                        offset: u64_at(bytes, nvos46::OFFSET)?,
-                    },
-                    address: u64_at(bytes, nvos46::ADDRESS)?,
-                    bytes: u64_at(bytes, nvos46::LENGTH)?,
-                }))
+                Self::added(bytes, nvos46::ADDRESS, nvos46::STATUS)
             }
-            (nv::NV_ESC_RM_UNMAP_MEMORY_DMA, nvos47::SIZE) => Some(Self::Removed {
-                client: u32_at(bytes, nvos47::CLIENT)?,
-                range: u32_at(bytes, nvos47::RANGE)?,
-                address: u64_at(bytes, nvos47::ADDRESS)?,
-            }),
+            (nv::NV_ESC_RM_MAP_MEMORY_DMA, nvos46_with_kind::SIZE) => {
+                Self::added(bytes, nvos46_with_kind::ADDRESS, nvos46_with_kind::STATUS)
+            }
+            (nv::NV_ESC_RM_UNMAP_MEMORY_DMA, nvos47::SIZE | nvos47_with_size::SIZE) => {
+                Some(Self::Removed {
+                    client: u32_at(bytes, nvos47::CLIENT)?,
+                    range: u32_at(bytes, nvos47::RANGE)?,
+                    address: u64_at(bytes, nvos47::ADDRESS)?,
+                })
+            }
             _ => None,
         }
+    }
+
+    /// Reads an `NVOS46_PARAMETERS`, of which the address and the status have no fixed place.
+    fn added(bytes: &[u8], address: usize, status: usize) -> Option<Self> {
+        let done = u32_at(bytes, status)? == nv::NV_OK;
+        done.then_some(Self::Added(Mapping {
+            uvm: 0,
+            client: u32_at(bytes, nvos46::CLIENT)?,
+            range: u32_at(bytes, nvos46::RANGE)?,
+            place: Place {
+                memory: u32_at(bytes, nvos46::MEMORY)?,
+                offset: u64_at(bytes, nvos46::OFFSET)?,
+            },
+            address: u64_at(bytes, address)?,
+            bytes: u64_at(bytes, nvos46::LENGTH)?,
+        }))
     }
 }
 
@@ -443,6 +453,38 @@ mod tests {
         assert_eq!(last.bytes, step, "not beyond the mapping");
         assert_eq!(last.offset_of(CLIENT, address + 5 * step - 4, 8), None);
         assert!(Window::of(&all, CLIENT, address + 5 * step - 4, 8).is_err());
+    }
+
+    /// Returns a structure of the driver with so many bytes and these words.
+    fn structure(bytes: usize, words: &[(usize, u32)]) -> Vec<u8> {
+        let mut call = std::vec![0; bytes];
+        for (at, value) in words {
+            call[*at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        call
+    }
+
+    // The words are those of the headers of 580.142: flags2 and kindOverride precede the address.
+    #[test]
+    fn a_mapping_of_580_is_found_at_its_address() {
+        let words = [(0, CLIENT), (8, 1), (12, 2), (16, 0x1000), (24, 0x2000)];
+        let kind = [(36, 7), (40, 8), (48, 0x3000)];
+        let call = structure(64, &[words.as_slice(), &kind].concat());
+        let seen = Change::decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &call).unwrap();
+        assert_eq!(seen, map(1, 2, 0x1000, 0x3000, 0x2000));
+        let refused = structure(64, &[words.as_slice(), &kind, &[(56, 0x51)]].concat());
+        assert_eq!(Change::decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &refused), None);
+    }
+
+    // The words are those of the headers of 550.163.01: a size precedes the status.
+    #[test]
+    fn an_unmapping_of_550_takes_the_mapping_away() {
+        let words = [(0, CLIENT), (8, 1), (12, 2), (24, 0x3000), (32, 0x2000)];
+        let call = structure(48, &words);
+        let seen = Change::decode(nv::NV_ESC_RM_UNMAP_MEMORY_DMA, &call);
+        assert_eq!(seen, Some(unmap(1, 0x3000)));
+        let left = after(&[map(1, 2, 0x1000, 0x3000, 0x2000), unmap(1, 0x3000)]);
+        assert_eq!(left, []);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! Names the numbers of NVIDIA's resource manager that gctgroup uses.
 //!
 //! Every number has the name that NVIDIA's headers give it. Structures are modules: `SIZE` is the
-//! size in bytes, the other constants are offsets of fields. Offsets are equal in 535.261.03,
-//! 550.163.01, 580.95.05 and 595.45.04. `ci/test-rm.sh` compiles [`NUMBERS`], [`NEWER_NUMBERS`] and
-//! [`STRUCTURES`] as C assertions against the headers of each supported driver whose source is
-//! unpacked.
+//! size in bytes, the other constants are offsets of fields. A structure that newer drivers have
+//! enlarged is a module for each size ([`VARIANTS`]). `ci/test-rm.sh` compiles [`NUMBERS`],
+//! [`SOME_NUMBERS`], [`STRUCTURES`] and [`VARIANTS`] as C assertions against the headers of each
+//! supported driver whose source is unpacked.
 
 /// A number and its name in C.
 pub type Number = (&'static str, u32);
@@ -32,7 +32,7 @@ macro_rules! numbers {
 }
 
 macro_rules! structures {
-    ($($module:ident = $c_name:literal $(, $size:literal)?; {$($field:ident = $c_field:literal @ $offset:expr,)*})*) => {
+    ($(#[$note:meta])* $list:ident: $($module:ident = $c_name:literal $(, $size:literal)?; {$($field:ident = $c_field:literal @ $offset:expr,)*})*) => {
         $(
             #[doc = concat!("Offsets in `", $c_name, "`.")]
             pub mod $module {
@@ -47,8 +47,8 @@ macro_rules! structures {
             }
         )*
 
-        /// All structures of this file.
-        pub const STRUCTURES: &[Structure] = &[
+        $(#[$note])*
+        pub const $list: &[Structure] = &[
             $((
                 $c_name,
                 first(&[$($size)?]),
@@ -127,7 +127,6 @@ numbers! {
     NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS = 128;
 
     // Controls of a device and a subdevice: `ctrl/ctrl0080/*.h`, `ctrl/ctrl2080/*.h`.
-    NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS = 0x0080_1705;
     NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES = 0x0080_170f;
     NV2080_ENGINE_TYPE_GRAPHICS = 0x01;
     NV2080_ENGINE_TYPE_COPY1 = 0x0a;
@@ -189,8 +188,10 @@ numbers! {
 }
 
 numbers! {
-    /// The numbers that only newer drivers' headers have (from 570 on).
-    NEWER_NUMBERS:
+    /// The numbers that only some drivers' headers have: Blackwell's from 570 on, the control up
+    /// to 550.
+    SOME_NUMBERS:
+    NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS = 0x0080_1705;
     BLACKWELL_CHANNEL_GPFIFO_A = 0xc96f;
     BLACKWELL_CHANNEL_GPFIFO_B = 0xca6f;
     BLACKWELL_USERMODE_A = 0xc761;
@@ -205,6 +206,8 @@ pub const fn is_of_any_generation(control: u32, command: u32) -> bool {
 }
 
 structures! {
+    /// The structures of which each driver has one form.
+    STRUCTURES:
     // Arguments of the ioctls: `nvos.h`, `nv-unix-nvos-params-wrappers.h`.
     nvos00 = "NVOS00_PARAMETERS", 16; {
         ROOT = "hRoot" @ 0,
@@ -265,21 +268,6 @@ structures! {
         LENGTH = "params.length" @ 24,
         STATUS = "params.status" @ 40,
         FD = "fd" @ 48,
-    }
-    nvos46 = "NVOS46_PARAMETERS", 56; {
-        CLIENT = "hClient" @ 0,
-        RANGE = "hDma" @ 8,
-        MEMORY = "hMemory" @ 12,
-        OFFSET = "offset" @ 16,
-        LENGTH = "length" @ 24,
-        ADDRESS = "dmaOffset" @ 40,
-        STATUS = "status" @ 48,
-    }
-    nvos47 = "NVOS47_PARAMETERS", 40; {
-        CLIENT = "hClient" @ 0,
-        RANGE = "hDma" @ 8,
-        ADDRESS = "dmaOffset" @ 24,
-        STATUS = "status" @ 32,
     }
     nvos54 = "NVOS54_PARAMETERS", 32; {
         CLIENT = "hClient" @ 0,
@@ -401,5 +389,40 @@ structures! {
         VALID = "valid" @ 0,
         GPU_ID = "gpu_id" @ 16,
         MINOR = "minor_number" @ 56,
+    }
+}
+
+structures! {
+    /// The structures of which a driver has one of several forms, told by their sizes.
+    VARIANTS:
+    nvos46 = "NVOS46_PARAMETERS", 56; {
+        CLIENT = "hClient" @ 0,
+        RANGE = "hDma" @ 8,
+        MEMORY = "hMemory" @ 12,
+        OFFSET = "offset" @ 16,
+        LENGTH = "length" @ 24,
+        ADDRESS = "dmaOffset" @ 40,
+        STATUS = "status" @ 48,
+    }
+    // From 580 on. The fields up to the length lie as before.
+    nvos46_with_kind = "NVOS46_PARAMETERS", 64; {
+        CLIENT = "hClient" @ 0,
+        RANGE = "hDma" @ 8,
+        MEMORY = "hMemory" @ 12,
+        OFFSET = "offset" @ 16,
+        LENGTH = "length" @ 24,
+        ADDRESS = "dmaOffset" @ 48,
+        STATUS = "status" @ 56,
+    }
+    nvos47 = "NVOS47_PARAMETERS", 40; {
+        CLIENT = "hClient" @ 0,
+        RANGE = "hDma" @ 8,
+        ADDRESS = "dmaOffset" @ 24,
+    }
+    // From 550 on. The fields up to the address lie as before.
+    nvos47_with_size = "NVOS47_PARAMETERS", 48; {
+        CLIENT = "hClient" @ 0,
+        RANGE = "hDma" @ 8,
+        ADDRESS = "dmaOffset" @ 24,
     }
 }

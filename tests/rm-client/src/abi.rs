@@ -272,6 +272,11 @@ impl Release {
     }
 }
 
+/// Returns a C program that compiles only against headers that agree with [`gct_core::rmapi::nv`].
+pub fn core_assertions() -> String {
+    layout::c_assertions(headers::HEADERS, &[], &[]) + &layout::core_assertions()
+}
+
 /// Returns a C program that compiles only against headers that agree with this crate and with
 /// [`gct_core::rmapi::nv`].
 pub fn c_assertions(release: Release) -> String {

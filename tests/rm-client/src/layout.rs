@@ -139,7 +139,7 @@ pub fn core_assertions() -> String {
     let number = |(name, value): &nv::Number| {
         format!("_Static_assert(({name}) == {value:#x}, \"{name}\");\n")
     };
-    let newer = |entry: &nv::Number| format!("#ifdef {}\n{}#endif\n", entry.0, number(entry));
+    let some = |entry: &nv::Number| format!("#ifdef {}\n{}#endif\n", entry.0, number(entry));
     let structure = |(name, size, fields): &nv::Structure| {
         let size = size
             .map(|size| format!("_Static_assert(sizeof({name}) == {size}, \"size of {name}\");\n"));
@@ -149,7 +149,34 @@ pub fn core_assertions() -> String {
         size.into_iter().chain(fields).collect::<String>()
     };
     let numbers = nv::NUMBERS.iter().map(number);
-    let newer = nv::NEWER_NUMBERS.iter().map(newer);
+    let some = nv::SOME_NUMBERS.iter().map(some);
     let structures = nv::STRUCTURES.iter().map(structure);
-    numbers.chain(newer).chain(structures).collect()
+    let variants = nv::VARIANTS.iter().map(variant_assertions);
+    numbers
+        .chain(some)
+        .chain(structures)
+        .chain(variants)
+        .collect()
+}
+
+/// Returns C assertions that a structure has one of its variants' sizes, and has this one's fields
+/// if it has this one's size.
+fn variant_assertions((name, size, fields): &nv::Structure) -> String {
+    let of_name = nv::VARIANTS.iter().filter(|variant| variant.0 == *name);
+    let sizes: Vec<String> = of_name
+        .filter_map(|variant| variant.1)
+        .map(|size| format!("sizeof({name}) == {size}"))
+        .collect();
+    let size = size.unwrap_or_default();
+    let fields = fields.iter().map(|(field, offset)| {
+        format!(
+            "_Static_assert(sizeof({name}) != {size} || offsetof({name}, {field}) == {offset}, \
+             \"{name}.{field}\");\n"
+        )
+    });
+    let sizes = format!(
+        "_Static_assert({}, \"size of {name}\");\n",
+        sizes.join(" || ")
+    );
+    std::iter::once(sizes).chain(fields).collect()
 }
