@@ -70,7 +70,7 @@ kernel_open=$NV_SRC
 [ -e "$NV_SRC/kernel-open/conftest.sh" ] && kernel_open=$NV_SRC/kernel-open
 [ -e "$kernel_open/conftest.sh" ] ||
 	die "NV_SRC=$NV_SRC holds no kernel-open/conftest.sh: it is not NVIDIA's open module source"
-source_version=$(sed -n 's/.*NV_VERSION_STRING=\\"\([0-9.]*\)\\".*/\1/p' "$kernel_open/Kbuild")
+source_version=$(driver_version "$kernel_open")
 [ "$source_version" = "$version" ] ||
 	die "NV_SRC=$NV_SRC is version ${source_version:-unknown}, the patches are for $version"
 

@@ -110,6 +110,11 @@ need_space() {
 		die "$2 needs $1 GiB of free disk; $BUILD has $((free / 1024 / 1024))"
 }
 
+# driver_version KERNEL_OPEN: the version of NVIDIA's tree, or nothing.
+driver_version() {
+	sed -n 's/.*NV_VERSION_STRING=\\"\([0-9.]*\)\\".*/\1/p' "$1/Kbuild"
+}
+
 # Makes LINK a symbolic link to TARGET, atomically.
 link_to() {
 	local target=$1 link=$2

@@ -20,7 +20,7 @@ kernel_open=$(readlink -f "$NV_SRC")
 [ ! -e "$NV_SRC/kernel-open/conftest.sh" ] || kernel_open=$kernel_open/kernel-open
 [ -e "$kernel_open/conftest.sh" ] ||
 	die "NV_SRC=$NV_SRC holds no kernel-open/conftest.sh: it is not NVIDIA's open module source"
-version=$(sed -n 's/.*NV_VERSION_STRING=\\"\([0-9.]*\)\\".*/\1/p' "$kernel_open/Kbuild")
+version=$(driver_version "$kernel_open")
 [ -n "$version" ] || die "$kernel_open/Kbuild names no version"
 all=$ROOT/open-gpu-kernel-modules-patches
 [ ! -e "$all/$version/series" ] ||
