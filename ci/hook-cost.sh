@@ -22,6 +22,7 @@
 # A function is listed by the symbol it was compiled into.
 
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
 
 # Where the series puts static keys. nvidia_ioctl() and nv_start_device() may be
 # inlined into a caller, so they are named by what the compiler may choose.
@@ -170,7 +171,12 @@ report() {
 	TEXT
 	for version in $(cd "$ROOT/open-gpu-kernel-modules-patches" && printf '%s\n' [0-9]*); do
 		printf '\n## %s\n\n' "$version"
-		version_table "$version"
+		# Of a version without a package there may be no source.
+		if [ -e "$BUILD/kmod/$version/lean/patched/nvidia.ko" ] || [[ " $NV_VERSIONS " = *" $version "* ]]; then
+			version_table "$version"
+		else
+			printf 'Not counted: its source was not at hand.\n'
+		fi
 	done
 }
 

@@ -26,8 +26,9 @@ all=$ROOT/open-gpu-kernel-modules-patches
 [ ! -e "$all/$version/series" ] ||
 	die "there is a series for $version: make kmod NV_VERSION=$version NV_SRC=$NV_SRC"
 
-# The newest series of an older driver, else the oldest.
-nearest=$({ cd "$all" && printf '%s\n' [0-9]*; echo "$version"; } | sort -V | grep -Fx -B 1 "$version" | head -n 1)
+# The newest series of the driver's branch, else that of an older driver, else the oldest.
+nearest=$(cd "$all" && printf '%s\n' [0-9]* | grep "^${version%%.*}\." | sort -V | tail -n 1) ||
+	nearest=$({ cd "$all" && printf '%s\n' [0-9]*; echo "$version"; } | sort -V | grep -Fx -B 1 "$version" | head -n 1)
 [ "$nearest" != "$version" ] || nearest=$(cd "$all" && printf '%s\n' [0-9]* | sort -V | head -n 1)
 
 work=$BUILD/port/$version

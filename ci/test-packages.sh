@@ -137,10 +137,13 @@ stage_kernel
 run_script dkms "$ROOT/tests/packages/dkms.sh"
 if long; then
 	# A real kernel, driver and compiler, all at their own places.
-	places=("$(readlink -f "$BUILD/linux/lean")" "$(readlink -f "$BUILD/nv/$NV_DEBIAN_VERSION")"
-		"$(rustc --print sysroot)")
-	printf '%s\n' "${places[@]}" >"$made/places"
-	run_script dkms "$ROOT/tests/packages/dkms-build.sh" "${places[@]}" "$(readlink -f "$BUILD/linux/src")"
+	for version in $NV_DEBIAN_VERSION $NV_PORTED_VERSIONS; do
+		[ -d "$BUILD/nv/$version" ] || continue
+		places=("$(readlink -f "$BUILD/linux/lean")" "$(readlink -f "$BUILD/nv/$version")"
+			"$(rustc --print sysroot)")
+		printf '%s\n' "${places[@]}" >"$made/places"
+		run_script dkms "$ROOT/tests/packages/dkms-build.sh" "${places[@]}" "$(readlink -f "$BUILD/linux/src")"
+	done
 	# Slurm's own cgroups, and the kernel mode.
 	need_machine
 	step "Slurm for the machine" make_slurm_root "$made/slurm"

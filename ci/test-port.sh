@@ -71,8 +71,18 @@ ports() {
 		is_ported "$scratch/$1/kernel-open" "$output"
 }
 
+# A branch is one driver; another one is further away, whichever is older.
+takes_its_branch() {
+	local tree=$scratch/older/kernel-open
+	mkdir -p "$tree"
+	cp -r "$scratch/same/kernel-open/." "$tree"
+	sed -i "s/$later/${from%%.*}.1.01/" "$tree/Kbuild"
+	port older 2>&1 | tee /dev/stderr | grep -F "porting the series of $from to ${from%%.*}.1.01"
+}
+
 driver same >/dev/null
 check $job "a newer number alone" ports same
+check $job "an older number of a branch takes the branch's series" takes_its_branch
 tree=$(driver shifted)
 sed -i '1i /* a line */\n/* another */' "$tree"/nvidia/nv*.c
 check $job "lines in front of all hooks" ports shifted

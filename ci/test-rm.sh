@@ -43,7 +43,7 @@ rm -f "$RESULTS/$JOB"
 mkdir -p "$OUT"
 need_tools
 need_guest_programs rm-client
-for version in $NV_VERSIONS; do
+for version in $NV_VERSIONS $NV_PORTED_VERSIONS; do
 	# A tree may have been unpacked without the resource manager.
 	if [ -d "$BUILD/nv/$version/src/common/sdk" ]; then
 		check $JOB "$version: structures are those of the headers" test_layouts "$version"

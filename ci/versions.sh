@@ -29,6 +29,9 @@ NV_SOURCE_VERSION=535.261.03
 # and for this one only kernel-open with a prebuilt resource-manager core.
 NV_DEBIAN_VERSION=550.163.01
 NV_VERSIONS="$NV_SOURCE_VERSION $NV_DEBIAN_VERSION"
+# Drivers with a series and without a package. CI checks the text of these series. With NVIDIA's
+# source as NV_SRC, ci/setup-nvidia-source.sh takes one, and the scripts treat it as the others.
+NV_PORTED_VERSIONS='570.211.01 580.142'
 
 # The Kubernetes of the job `kubernetes`, and the version of Debian's source.
 KUBERNETES_VERSION=1.20.2

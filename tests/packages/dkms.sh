@@ -16,12 +16,14 @@ kernel() {
 	sed -i "${1:-}" "$tree/.config"
 }
 
-# driver VERSION [LICENCE]: NVIDIA's source as an installer leaves it.
+# driver VERSION [LICENCE [NAME]]: NVIDIA's source as an installer leaves it: what is in
+# kernel-open, with the compiled resource manager. From 570 on its Kbuild sets ccflags-y.
 driver() {
-	local dir=/usr/src/nvidia-$1
+	local dir=/usr/src/${3:-nvidia-$1} flags=EXTRA_CFLAGS
 	mkdir -p "$dir/nvidia"
 	touch "$dir/conftest.sh" "$dir/nvidia/nv-kernel.o_binary"
-	printf 'EXTRA_CFLAGS += -DNV_VERSION_STRING=\\"%s\\"\n' "$1" >"$dir/Kbuild"
+	[ "${1%%.*}" -lt 570 ] || flags=ccflags-y
+	printf '%s += -DNV_VERSION_STRING=\\"%s\\"\n' $flags "$1" >"$dir/Kbuild"
 	printf 'MODULE_LICENSE("%s");\n' "${2:-Dual MIT/GPL}" >"$dir/nvidia/nv.c"
 }
 
@@ -40,7 +42,7 @@ driver 550.163.01 NVIDIA
 try "the closed driver's source is none" refuses "there is no source of NVIDIA's open kernel modules" check
 rm -r /usr/src/nvidia-*
 driver 999.1
-try "a driver without patches" refuses "there are patches for 535.261.03 550.163.01, and none for 999.1" check
+try "a driver without patches" refuses "there are patches for 535.261.03 550.163.01 570.211.01 580.142, and none for 999.1" check
 driver 550.163.01
 try "no rustc" refuses "there is no rustc" check
 compiler "rustc 1.85.1"
@@ -57,6 +59,14 @@ try "dkms leaves such a kernel out and goes on" skipped
 kernel
 try "a kernel and a driver that fit" says "Linux $release can take the driver with gctgroup" check
 try "both drivers are found, and the one with patches is taken" says "driver: 550.163.01" check
+driver 580.142
+try "NVIDIA's own source of 580 is taken before an older driver's" \
+	says "driver: 580.142 in /usr/src/nvidia-580.142" check
+rm -r /usr/src/nvidia-580.142
+driver 570.211.01 'Dual MIT/GPL' nvidia-open-570.211.01
+try "under the name that other distributions give it, too" \
+	says "driver: 570.211.01 in /usr/src/nvidia-open-570.211.01" check
+rm -r /usr/src/nvidia-open-570.211.01
 chosen() {
 	echo 'NV_SRC=/usr/src/nvidia-999.1' >/etc/default/gctgroup-dkms
 	refuses "none for 999.1" check
