@@ -136,6 +136,12 @@ impl<S: Storage> Roster<S> {
     }
 
     /// Returns the member of a seat, unless another one has its slot now.
+    fn member_of(&self, seat: Seat) -> Option<&Member> {
+        let member = self.slots.get(seat.slot)?.as_ref();
+        member.filter(|member| member.number == seat.number)
+    }
+
+    /// Returns the same member for changes.
     fn member(&mut self, seat: Seat) -> Option<&mut Member> {
         let member = self.slots.get_mut(seat.slot)?.as_mut();
         member.filter(|member| member.number == seat.number)
@@ -291,11 +297,13 @@ impl<S: Storage> Company<S> {
         }
     }
 
-    /// Takes over who is there, with what limits.
+    /// Takes over who is there, with what limits. A tenant whose slot another has got since
+    /// [`attend`](Self::attend) is not seen any more, and sees that one.
     fn meet(&mut self, roster: &Roster<S>) {
-        let slot = self.seat.map(|seat| seat.slot);
-        let mine = slot.and_then(|slot| roster.slots.get(slot)?.as_ref());
+        let mine = self.seat.and_then(|seat| roster.member_of(seat));
         let mine = mine.map(|me| me.standing.place(me.owner_number, me.number));
+        self.seat = self.seat.filter(|_| mine.is_some());
+        let slot = self.seat.map(|seat| seat.slot);
         self.count = 0;
         for (at, member) in (0..usize::MAX).zip(roster.slots.iter()) {
             let member = member.as_ref().filter(|_| slot != Some(at));

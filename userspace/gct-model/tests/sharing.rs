@@ -45,3 +45,15 @@ fn the_law_holds_at_random() {
         assert!(played.is_ok(), "to play it again: {again}");
     }
 }
+
+/// Plays worlds in which a policy broke the law once.
+///
+/// - 2299: a tenant did not see the one that had taken its seat in the same pass of the driver's
+///   thread, and released on its TPCs.
+#[test]
+fn the_law_holds_where_it_was_broken() {
+    const FOUND: &[u64] = &[2299];
+    for seed in FOUND {
+        play(*seed);
+    }
+}

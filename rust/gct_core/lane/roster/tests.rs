@@ -341,3 +341,26 @@ fn who_waits_first_and_is_gone_is_not_waited_for() {
     }
     assert!(next.seat.is_some());
 }
+
+/// Who has lost its slot in this very pass yields to the one that has it, and to all others.
+#[test]
+fn who_has_lost_its_slot_sees_who_has_it() {
+    let mut roster = roster();
+    let mut all: Vec<_> = (0..7 * MEMBERS_MAX)
+        .map(|at| member(&mut roster, 1 + at as u32 / 64, standing("", 8)))
+        .collect();
+    let mut now = Ns(1000 * MS);
+    let mut service = company(owner(100), standing("", 0));
+    while service.seat.is_none() {
+        now += Ns(MS);
+        attend(&mut roster, &mut all, now);
+        service.attend(&mut roster, now);
+        assert!(now < Ns(2000 * MS), "it waits");
+    }
+    let taken = slot(&service);
+    show(&mut roster, &mut service, true, now);
+    let loser = all.iter_mut().find(|one| slot(one) == taken);
+    let loser = loser.expect("it has not looked since");
+    assert!(granted(&roster, loser, now).is_empty());
+    assert_eq!((loser.seat, loser.rank()), (None, Rank::LAST));
+}

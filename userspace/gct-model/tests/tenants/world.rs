@@ -376,6 +376,10 @@ impl World {
     /// Runs a round of one tenant, and checks it.
     fn round(&mut self, at: usize) -> Round {
         let now = self.now;
+        // Another may have taken its seat since `attend`.
+        let company = self.processes[at].tenant.company();
+        company.see(&self.roster, Ns(now));
+        self.facts[at].seated &= company.rank() != Rank::LAST;
         let piece = law::piece(&self.facts, at, self.by_turns, now);
         let process = &mut self.processes[at];
         let tenant = &mut process.tenant;
