@@ -23,6 +23,8 @@ pub struct Amount {
     pub channels: u32,
     /// Those of them in channel groups that other processes made.
     pub shared_channels: u32,
+    /// Channels with their tenant's ring.
+    pub native_channels: u32,
     /// Device memory allocated by the resource manager.
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.
@@ -39,10 +41,17 @@ impl Amount {
         channel_groups: 0,
         channels: 0,
         shared_channels: 0,
+        native_channels: 0,
         memory: Bytes(0),
         managed: Bytes(0),
         host: Bytes(0),
         round: Round::GRAPHICS,
+    };
+
+    /// The part of a channel's amount that goes when the driver owns its ring.
+    pub(crate) const NATIVE: Self = Self {
+        native_channels: 1,
+        ..Self::ZERO
     };
 
     /// Returns the amount of a range of managed memory.
@@ -75,6 +84,7 @@ impl Amount {
             },
             Class::Channel => Self {
                 channels: 1,
+                native_channels: 1,
                 ..Self::ZERO
             },
             Class::DeviceMemory => Self {
@@ -90,6 +100,7 @@ impl Amount {
             channel_groups: self.channel_groups.checked_add(other.channel_groups)?,
             channels: self.channels.checked_add(other.channels)?,
             shared_channels: self.shared_channels.checked_add(other.shared_channels)?,
+            native_channels: self.native_channels.checked_add(other.native_channels)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
             host: self.host.checked_add(other.host)?,
@@ -103,6 +114,7 @@ impl Amount {
             channel_groups: self.channel_groups.checked_sub(other.channel_groups)?,
             channels: self.channels.checked_sub(other.channels)?,
             shared_channels: self.shared_channels.checked_sub(other.shared_channels)?,
+            native_channels: self.native_channels.checked_sub(other.native_channels)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
             host: self.host.checked_sub(other.host)?,

@@ -243,6 +243,7 @@ fn add(a: &Amount, b: &Amount) -> Amount {
         channel_groups: (Sat(a.channel_groups) + Sat(b.channel_groups)).0,
         channels: (Sat(a.channels) + Sat(b.channels)).0,
         shared_channels: (Sat(a.shared_channels) + Sat(b.shared_channels)).0,
+        native_channels: (Sat(a.native_channels) + Sat(b.native_channels)).0,
         memory: a.memory + b.memory,
         managed: a.managed + b.managed,
         host: a.host + b.host,

@@ -24,7 +24,7 @@ use crate::iface::File;
 use crate::rmapi::control::{Control, Status, CHANNELS_MAX};
 use crate::rmapi::Class;
 use crate::slice::{Slice, SliceUpdate};
-use crate::units::Sat;
+use crate::units::{Ns, Sat};
 
 /// Whether RM runs a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,6 +282,10 @@ pub(crate) struct Plan {
     pub(crate) stale: Sat<usize>,
     /// The stale group whose members are being compared, and the next member.
     pub(crate) stale_cursor: Option<(GroupId, ProcKey)>,
+    /// When pauses were decided on last.
+    pub(crate) pauses_at: Ns,
+    /// Whether an owner may have pauses that were not looked at yet.
+    pub(crate) has_new_pauses: bool,
 }
 
 impl Plan {
@@ -296,5 +300,7 @@ impl Plan {
         pending_write: None,
         stale: Sat(0),
         stale_cursor: None,
+        pauses_at: Ns(0),
+        has_new_pauses: false,
     };
 }

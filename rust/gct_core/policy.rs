@@ -9,6 +9,7 @@
 //! | [`doorbell`] | whether doorbells fault while no processor is spare |
 //! | [`pace`] | how many atoms a launch is split into, and whether the next one is released |
 //! | [`patience`] | when a wait ends although nothing has happened |
+//! | [`pauses`] | when channels are off the GPU whose submissions nobody sees |
 //! | [`placement`] | which pieces of pageable memory are on the GPU |
 //! | [`poll`] | how long the backend polls before it sleeps |
 //! | [`poll_backoff`] | whether it may take a processor for polling |
@@ -21,6 +22,7 @@ pub mod arrivals;
 pub mod doorbell;
 pub mod pace;
 pub mod patience;
+pub mod pauses;
 pub mod placement;
 pub mod poll;
 pub mod poll_backoff;

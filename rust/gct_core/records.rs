@@ -13,6 +13,7 @@ use crate::iface::{CgroupPath, Name};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
+use crate::policy::pauses::Pauses;
 use crate::settings::Settings;
 use crate::units::{Bytes, Ns, Sat};
 
@@ -145,6 +146,10 @@ pub struct Pool {
     pub(crate) owned: Sat<u64>,
     /// Channels that were to have one and have their tenant's.
     pub(crate) unowned: Sat<u64>,
+    /// When its channels pause, while it has some with their tenant's ring.
+    pub(crate) pauses: Pauses,
+    /// The number of the event behind which all of its channels knew of the last pause, or its end.
+    pub(crate) paused_at: u64,
     /// Errors of the GPU that ended its work.
     pub(crate) faults: Faults,
     /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.

@@ -320,6 +320,9 @@ unsafe extern "C" {
     pub fn gct_helper_ear_missed(ear: *mut gct_ear);
     pub fn gct_helper_bell_follow(descriptor: i32, ear: *mut gct_ear);
     pub fn gct_helper_worker_close_bells(worker: *mut gct_worker);
+    pub fn gct_helper_pauses_in(ns: u64);
+    pub fn gct_helper_pauses_cancel();
+    pub fn gct_helper_now() -> u64;
     pub fn gct_helper_bells_exit();
     pub fn gct_bells_begin(gpu_id: u32, worker: *mut gct_worker) -> *mut gct_bell_gpu;
     pub fn gct_bells_end(gpu: *mut gct_bell_gpu);
@@ -339,4 +342,5 @@ unsafe extern "C" {
     pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);
     pub fn gct_worker_round(data: *mut kernel::ffi::c_void, now_ns: u64, signs: u32) -> u64;
+    pub fn gct_pauses_due();
 }

@@ -7,6 +7,7 @@
 //! the tree.
 
 use crate::bindings;
+use crate::owned;
 use crate::rm::{self, SystemPmGuard};
 use crate::state::Glue;
 use crate::tree::Tree;
@@ -15,6 +16,7 @@ use gct_core::engine::{Flush, Next, Prepared};
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::files::File;
+use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
 use kernel::workqueue::{self, Work, WorkItem};
@@ -26,6 +28,9 @@ impl WorkItem for Glue {
         glue.count_lost();
         glue.count_faults();
         run(&glue, &mut glue.tree.lock());
+        if glue.has_new_pauses() {
+            pass_pauses(glue.as_arc_borrow());
+        }
         if glue.has_controls() {
             let _pm = SystemPmGuard::patient();
             send_controls(&glue, &Flush::ALL, CONTROLS_PER_RUN);
@@ -115,6 +120,28 @@ pub(crate) fn write(
     outcome
 }
 
+/// Has owners pause, or go on, as time has passed. The work item sends what follows. Other than
+/// the core's, the caller holds no lock.
+pub(crate) fn pass_pauses(glue: ArcBorrow<'_, Glue>) {
+    let concerns_owned = glue.locked(|state| {
+        // Both under the lock: time does not go back, and the last one who asks for a call wins.
+        // SAFETY: it has no preconditions.
+        let now = unsafe { bindings::gct_helper_now() };
+        let pausing = state.pass_pauses(Ns(now));
+        if let Some(due) = pausing.due {
+            // SAFETY: the lock is a mutex, so this is no interrupt.
+            unsafe { bindings::gct_helper_pauses_in(due.get()) };
+        }
+        pausing.concerns_owned
+    });
+    if concerns_owned {
+        owned::update(&glue);
+    }
+    if glue.can_send() {
+        schedule_work(glue);
+    }
+}
+
 /// Schedules the work item. Any context.
 pub(crate) fn schedule_work(glue: ArcBorrow<'_, Glue>) {
     // If the item is queued already, it will see this change.
@@ -154,6 +181,9 @@ pub(crate) fn start() -> Result<Arc<Glue>> {
 pub(crate) fn stop(glue: Arc<Glue>) {
     let closed = glue.tree.lock().close();
     closed.remove();
+    // Without a file of the driver nobody pauses, so nobody asks for a call again.
+    // SAFETY: it sleeps, and the caller may.
+    unsafe { bindings::gct_helper_pauses_cancel() };
     // No other caller can queue the work item now, but an item that runs may queue itself once
     // more. `flush_work` returns whether it had to wait.
     // SAFETY: the work item lives in `glue`, which this function owns a reference to.

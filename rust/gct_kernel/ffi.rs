@@ -63,6 +63,7 @@ check_signatures!(
     gct_trace_fork,
     gct_trace_exit,
     gct_worker_round,
+    gct_pauses_due,
 );
 
 mod uvm;
@@ -438,6 +439,18 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
 unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64, signs: u32) -> u64 {
     // SAFETY: the caller's contract is the callee's.
     unsafe { owned::round(data, now_ns, signs) }
+}
+
+/// Decides which owners pause.
+///
+/// # Safety
+///
+/// For the work item of `gct_helper_pauses_in` only, which `exec::stop` cancels.
+#[no_mangle]
+unsafe extern "C" fn gct_pauses_due() {
+    if let Some(glue) = glue() {
+        exec::pass_pauses(glue);
+    }
 }
 
 /// Returns a UUID of C, `None` for null.

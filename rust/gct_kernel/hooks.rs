@@ -57,7 +57,10 @@ pub(crate) fn with<T>(
 ) -> Result<T, Error> {
     let (outcome, effects) = glue.with(|state, _| match operation(state) {
         Err(need @ Error::NeedSlots(_)) => Err(need),
-        outcome => Ok((outcome, state.has_effects() || state.has_controls())),
+        outcome => {
+            let has_more = state.has_effects() || state.has_controls() || state.has_new_pauses();
+            Ok((outcome, has_more))
+        }
     })?;
     if effects {
         exec::schedule_work(*glue);

@@ -242,6 +242,11 @@ impl Glue {
         }
     }
 
+    /// Returns whether an owner may have pauses that were not looked at yet. O(1).
+    pub(crate) fn has_new_pauses(&self) -> bool {
+        self.core.lock().state().has_new_pauses()
+    }
+
     /// Returns whether there may be controls to send. O(1).
     pub(crate) fn has_controls(&self) -> bool {
         self.core.lock().state().has_controls()

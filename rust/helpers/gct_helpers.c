@@ -7,6 +7,7 @@
 #include <linux/cred.h>
 #include <linux/debugfs.h>
 #include <linux/fs.h>
+#include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
@@ -15,9 +16,11 @@
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
 #include <linux/seq_file.h>
+#include <linux/timekeeping.h>
 #include <linux/tracepoint.h>
 #include <linux/uidgid.h>
 #include <linux/user_namespace.h>
+#include <linux/workqueue.h>
 #include <trace/events/sched.h>
 
 #include "gct-hooks.h"
@@ -52,6 +55,29 @@ void gct_helper_enable_hooks(bool on)
 		static_branch_enable(&gct_enabled_key);
 	else
 		static_branch_disable(&gct_enabled_key);
+}
+
+static void gct_pauses_work(struct work_struct *work)
+{
+	gct_pauses_due();
+}
+
+static DECLARE_DELAYED_WORK(gct_pauses, gct_pauses_work);
+
+void gct_helper_pauses_in(uint64_t ns)
+{
+	/* A whole jiffy, at least: who comes early has to come again. */
+	mod_delayed_work(system_long_wq, &gct_pauses, nsecs_to_jiffies(ns) + 1);
+}
+
+void gct_helper_pauses_cancel(void)
+{
+	cancel_delayed_work_sync(&gct_pauses);
+}
+
+uint64_t gct_helper_now(void)
+{
+	return ktime_get_ns();
 }
 
 bool gct_helper_is_live(void)

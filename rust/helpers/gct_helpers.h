@@ -261,6 +261,18 @@ void gct_helper_ear_missed(struct gct_ear *ear);
 void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear);
 void gct_helper_worker_close_bells(struct gct_worker *worker);
 
+/*
+ * Has gct_pauses_due() called once in @ns nanoseconds, and not at an earlier time that
+ * was asked for before. Context: may hold locks, and must not be in an interrupt.
+ */
+void gct_helper_pauses_in(uint64_t ns);
+
+/* Cancels that, and waits for a call that runs. Context: may sleep. */
+void gct_helper_pauses_cancel(void);
+
+/* Returns the time of the monotonic clock. Context: any. */
+uint64_t gct_helper_now(void);
+
 /* Frees what bells have left. Context: module exit, no file is open. */
 void gct_helper_bells_exit(void);
 
@@ -306,5 +318,8 @@ void gct_trace_exit(const struct gct_process *process);
 #define GCT_WORKER_WOKEN 1u	/* it was woken since the last round began */
 #define GCT_WORKER_CLOSED 2u	/* all bells of its GPU are closed */
 uint64_t gct_worker_round(void *data, uint64_t now_ns, uint32_t signs);
+
+/* Decides which owners pause. Context: a work item, may sleep. */
+void gct_pauses_due(void);
 
 #endif /* GCT_HELPERS_H */

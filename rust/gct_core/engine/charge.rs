@@ -65,6 +65,9 @@ impl State<'_> {
         }
         self.sync_dirs(proc, gpu);
         self.divided(proc, gpu, &before);
+        if charged && amount.native_channels > 0 {
+            self.plan.has_new_pauses |= self.effective(proc, gpu).bandwidth.is_some();
+        }
         if charged {
             amount
         } else {
@@ -80,6 +83,10 @@ impl State<'_> {
         };
         if object.charged == Amount::ZERO || object.charge_deferred {
             return;
+        }
+        if object.charged.native_channels > 0 {
+            // Without its last one its owner does not pause any more.
+            self.plan.has_new_pauses |= self.is_paused(proc, gpu);
         }
         let before = self.divisors(proc, gpu);
         let (mut usage, mut of_group) = self.usages(proc, gpu);
@@ -176,6 +183,7 @@ impl State<'_> {
                 continue;
             };
             let amount = *pool.usage.now();
+            self.plan.has_new_pauses |= amount.native_channels > 0;
             let (mut old, mut new) = (self.group_usage(from, gpu), self.group_usage(to, gpu));
             let before = [old, new];
             if !account::transfer(&amount, old.as_mut(), new.as_mut()) {

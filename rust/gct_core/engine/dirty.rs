@@ -339,12 +339,14 @@ impl State<'_> {
     }
 
     /// Returns whether two groups may want different controls for a member. A member's part of a
-    /// time slice depends on the other members, so two groups with a time slice always differ.
+    /// time slice depends on the other members, so two groups with a time slice always differ. One
+    /// of them may pause.
     pub(super) fn bind_differently(&self, one: Option<GroupId>, other: Option<GroupId>) -> bool {
         let limits = |group: Option<GroupId>, gpu| {
             let settings = group.map(|group| self.settings_in_force(Owner::Group(group), gpu));
             let settings = settings.unwrap_or(Settings::DEFAULT);
-            (settings.timeslice, settings.freeze)
+            let pauses = group.is_some_and(|group| self.is_pause_of(Owner::Group(group), gpu));
+            (settings.timeslice, settings.freeze, pauses)
         };
         self.gpus.iter().any(|(gpu, _)| {
             let (one, other) = (limits(one, *gpu), limits(other, *gpu));
@@ -413,11 +415,12 @@ impl State<'_> {
             // force.
             Class::Channel if object.is_alone() => {
                 let stands = limits.freeze || limits.timeslice.is_some();
-                object.acked.run.update(stands)
+                object.acked.run.update(stands || self.is_paused(proc, gpu))
             }
             Class::Channel => {
                 let unheard = limits.timeslice.map(SliceUpdate::Set).map(Update::Slice);
-                let run = object.acked.run.update(limits.freeze);
+                let stands = limits.freeze || self.pauses(key, object, proc, gpu);
+                let run = object.acked.run.update(stands);
                 run.or(unheard.filter(|_| guest()))
             }
             Class::ChannelGroup => {

@@ -217,7 +217,7 @@ impl State<'_> {
         Next::Nothing
     }
 
-    fn is_dirty_by(&self, space: u64, list: List, until: u64) -> bool {
+    pub(super) fn is_dirty_by(&self, space: u64, list: List, until: u64) -> bool {
         let first = self.objects.first(space, list);
         let object = first.and_then(|key| self.objects.get(key));
         object.is_some_and(|object| object.acked.dirty_since <= until)

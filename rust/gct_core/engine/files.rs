@@ -74,6 +74,9 @@ impl State<'_> {
         if needs_controls(file) {
             self.mark_owner(owner, Some(gpu));
         }
+        if file == File::ComputeMax {
+            self.pauses_rewritten(owner, gpu);
+        }
         Ok(())
     }
 
@@ -305,7 +308,8 @@ fn show_pool(
 
 fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("owned", pool.owned.0, out)?;
-    show::stat_line("unowned", pool.unowned.0, out)
+    show::stat_line("unowned", pool.unowned.0, out)?;
+    show::stat_line("native", pool.usage.now().native_channels.into(), out)
 }
 
 /// Shows errors of an owner's work, as far as the backend learns of them.

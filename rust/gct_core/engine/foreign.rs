@@ -16,6 +16,8 @@
 //! ```
 //!
 //! The control may have started frozen channels. They are stopped again before the ioctl returns.
+//! It is refused where it would start channels that pause: they would run meanwhile, again and
+//! again, and an owner pauses so that it has its share of time.
 
 use crate::ids::{FileId, ProcKey};
 use crate::rmapi::control::{self, Status};
@@ -27,7 +29,10 @@ impl State<'_> {
     /// O(channels named).
     pub fn channels_refused(&self, file: FileId, params: &[u8]) -> Option<Status> {
         let caller = self.files.get(&file)?.proc;
-        let refused = control::named(params).any(|(client, _)| !self.may_name(caller, client));
+        let enables = control::may_enable(params);
+        let refused = control::named(params).any(|(client, channel)| {
+            !self.may_name(caller, client) || enables && self.pauses_now(client, channel)
+        });
         refused.then_some(INSUFFICIENT_PERMISSIONS)
     }
 
@@ -37,6 +42,16 @@ impl State<'_> {
         let of_others = matches!(call.action, Action::Control(Overrides::Channels(_)));
         let matters = self.groups.len() > 0 || self.plan.stopped.0 > 0;
         (of_others && matters).then_some(INSUFFICIENT_PERMISSIONS)
+    }
+
+    /// Returns whether a channel is to be off the GPU because its owner pauses.
+    fn pauses_now(&self, client: Handle, channel: Handle) -> bool {
+        let key = self.key_of_source(client, channel);
+        let object = key.and_then(|key| Some((key, self.objects.get(key)?)));
+        object.is_some_and(|(key, object)| {
+            let of = self.proc_of(object).zip(object.gpu);
+            of.is_some_and(|(proc, gpu)| self.pauses(key, object, proc, gpu))
+        })
     }
 
     fn may_name(&self, caller: ProcKey, client: Handle) -> bool {

@@ -2,6 +2,7 @@
 
 //! Decides which channels the driver owns, and counts them.
 
+use crate::account::Amount;
 use crate::gpu_time::GpuTime;
 use crate::ids::{FileId, GpuId, Owner, ProcKey};
 use crate::iface::value::CpuList;
@@ -144,7 +145,10 @@ impl State<'_> {
         Some(Terms {
             proc,
             owner: self.owner_of(proc),
-            limits: LaunchLimits::of(&settings, self.share(proc, gpu)),
+            limits: LaunchLimits {
+                frozen: settings.freeze || self.is_paused(proc, gpu),
+                ..LaunchLimits::of(&settings, self.share(proc, gpu))
+            },
             standing: self.standing(proc, gpu),
             topology: self.gpu_topology(gpu),
         })
@@ -186,6 +190,9 @@ impl State<'_> {
         let Some((proc, gpu)) = proc.zip(gpu) else {
             return;
         };
+        if is_owned {
+            self.native_no_more(file, client, channel);
+        }
         let group = self.group_of(proc).map(Owner::Group);
         for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
             if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
@@ -195,6 +202,22 @@ impl State<'_> {
                 };
                 *count += 1;
             }
+        }
+    }
+
+    /// Charges a channel no longer as one with its tenant's ring.
+    fn native_no_more(&mut self, file: FileId, client: Handle, channel: Handle) {
+        let named = self.key_of(file, client, channel);
+        let named = named.and_then(|key| Some((key, *self.objects.get(key)?)));
+        let Some((key, object)) = named.filter(|(_, object)| object.charged.native_channels > 0)
+        else {
+            return;
+        };
+        if let Some(proc) = self.proc_of(&object) {
+            self.uncharge_part(proc, &object, Amount::NATIVE);
+        }
+        if let Some(object) = self.objects.get_mut(key) {
+            object.charged.native_channels = 0;
         }
     }
 }

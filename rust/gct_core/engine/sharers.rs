@@ -18,13 +18,14 @@
 //! time slice of the group  the maker's limit
 //! a guest's time slice     in force if the maker's limit is as tight, else impossible
 //! freeze of a sharer       in force if all other sharers are frozen too, else impossible
+//! pause of an owner        in force where all sharers are that owner's
 //! ```
 //!
 //! A write of an impossible limit is refused. So is the creation of a channel under one. When the
 //! maker's limits change, `mark_guests` makes the guests' channels dirty, because a time slice of
 //! theirs may have become impossible or possible.
 
-use crate::ids::{GpuId, ProcKey};
+use crate::ids::{GpuId, Owner, ProcKey};
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::Class;
 use crate::settings::Settings;
@@ -86,6 +87,28 @@ impl<'a> State<'a> {
                 .sharers(group)
                 .filter(|sharer| *sharer != proc)
                 .all(|sharer| self.effective(sharer, gpu).freeze)
+    }
+
+    /// Returns whether a channel is to be off the GPU because its owner pauses.
+    pub(super) fn pauses(
+        &self,
+        key: ObjectKey,
+        object: &Object,
+        proc: ProcKey,
+        gpu: GpuId,
+    ) -> bool {
+        let group = self.group_of(proc).map(Owner::Group);
+        let owners = [Some(Owner::Proc(proc)), group];
+        let has_all = |owner: &Owner| {
+            let shared = self.group_of_channel(key, object);
+            let of_owner = |sharer: ProcKey| match owner {
+                Owner::Proc(proc) => sharer == *proc,
+                Owner::Group(group) => self.group_of(sharer) == Some(*group),
+            };
+            shared.is_none_or(|shared| self.sharers(shared).all(of_owner))
+        };
+        let mut pausing = owners.iter().flatten();
+        pausing.any(|owner| self.is_pause_of(*owner, gpu) && has_all(owner))
     }
 
     /// Returns the alias of the channel group that is a channel's parent.

@@ -15,6 +15,7 @@ mod objects;
 mod owned;
 mod pageable;
 mod paths;
+mod pauses;
 mod reserve;
 mod rounds;
 mod schedules;

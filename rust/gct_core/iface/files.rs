@@ -299,7 +299,7 @@ files! {
         unit: "us",
         feature: Bandwidth,
         errors: [Unsupported],
-        doc: "Duty cycle, like cpu.max: at most QUOTA of GPU time in each PERIOD.",
+        doc: "Duty cycle, like cpu.max: at most QUOTA of GPU time in each PERIOD. An owner with channels from before the limit pauses: it may run for QUOTA of each PERIOD, whether it has work or not.",
     }
     ComputeFreeze: Pool "compute.freeze" ReadWrite Switch {
         default: "0",

@@ -156,6 +156,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeStat,
+        "native",
+        Some(Feature::ChannelOwned),
+        "Channels that exist and have their tenant's ring, for example those from before a limit. Of the limits on launches `compute.max` alone binds them.",
+    ),
+    key(
+        File::ComputeStat,
         "launches",
         Some(Feature::TpcMask),
         "Launches that were found.",

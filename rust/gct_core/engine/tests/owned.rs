@@ -139,7 +139,7 @@ fn channels_are_counted_by_who_has_their_ring() {
     state.owned_made(file, client, 77, true);
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool).unwrap();
-    assert!(stat.ends_with("owned 2\nunowned 1\n"), "{stat}");
+    assert!(stat.ends_with("owned 2\nunowned 1\nnative 0\n"), "{stat}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ use std::vec;
 
 const FREEZE: File = File::ComputeFreeze;
 const SLICE: File = File::ComputeTimeslice;
+const MAX: File = File::ComputeMax;
 
 fn key(proc: usize) -> ProcKey {
     ProcKey {
@@ -89,10 +90,16 @@ impl Schedule {
             match object.class {
                 Class::Channel => {
                     leads += 1;
+                    let pauses = state.pauses(*key, object, proc, self.gpu);
+                    if self.shares && pauses != (object.acked.run == Run::Frozen) {
+                        // A guest came or went, and the owner's next turn follows that.
+                        continue;
+                    }
+                    let stands = limits.freeze || pauses;
                     let stopped = self.rm.stopped[&thing.number];
-                    assert_eq!(stopped, limits.freeze, "{name:?} {object:?}");
+                    assert_eq!(stopped, stands, "{name:?} {object:?}");
                     let acked = object.acked.run;
-                    assert_eq!(acked, Run::after(limits.freeze), "{name:?}");
+                    assert_eq!(acked, Run::after(stands), "{name:?}");
                 }
                 Class::ChannelGroup => {
                     if state.group_of(proc) == Some(self.group) {
@@ -247,6 +254,51 @@ fn a_freeze_and_a_thaw_beside_a_move() {
     every(&[&FROZEN, &[Op::Join(0, false), Op::Schedule(0, A + 11)]]);
 }
 
+/// The writes and the time by which an owner pauses.
+const PAUSED: [Op; 3] = [
+    Op::Write(None, MAX, "20ms 100ms"),
+    Op::Pass(0),
+    Op::Pass(20),
+];
+
+#[test]
+fn a_pause_holds_beside_each_action_of_a_tenant() {
+    let tries: [&[Op]; 10] = [
+        &[Op::Schedule(0, A + 11)],
+        &[Op::Enable(0, 0, A + 21)],
+        &[Op::Enable(1, 0, A + 21)],
+        &[Op::Alloc(0, A + 23, A + 11, 0xc86f)],
+        &[Op::Free(0, A + 21)],
+        &[Op::Free(0, A + 11)],
+        &[Op::Lose(0, A + 21)],
+        &[Op::Replace(0, A + 11)],
+        &[Op::Close(1)],
+        &[Op::Resume],
+    ];
+    for script in tries {
+        assert!(every(&[&PAUSED, script]) > 5, "{script:?}");
+    }
+}
+
+#[test]
+fn a_pause_and_its_end_beside_a_move_and_a_write() {
+    let turn = [PAUSED.as_slice(), &[Op::Pass(1), Op::Pass(1000)]].concat();
+    for script in [
+        &[Op::Join(2, true)][..],
+        &[Op::Join(0, false), Op::Schedule(0, A + 11)],
+        &[Op::Write(None, MAX, "max")],
+        &[Op::Write(None, FREEZE, "1"), Op::Write(None, FREEZE, "0")],
+        &[
+            Op::Write(Some(0), MAX, "30ms 100ms"),
+            Op::Pass(0),
+            Op::Pass(30),
+        ],
+        &[Op::Close(0)],
+    ] {
+        assert!(every(&[&turn, script]) > 5, "{script:?}");
+    }
+}
+
 /// Returns a random script.
 fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
     let mut script = vec![];
@@ -258,7 +310,7 @@ fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
         let group = c + 11 + handle(chance) % 3;
         let channel = c + 21 + handle(chance);
         let whose = [Some(proc), None, None][chance.below(3)];
-        script.push(match chance.below(21) {
+        script.push(match chance.below(25) {
             0..=2 => Op::Schedule(proc, group),
             3 => Op::Schedule(proc, channel),
             4 => Op::Enable(other, proc, channel),
@@ -275,6 +327,9 @@ fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
             15 => Op::Write(whose, SLICE, ["300", "700", "default"][chance.below(3)]),
             16 => Op::Write(whose, FREEZE, "0"),
             17 => Op::Resume,
+            18..=19 => Op::Pass([0, 20, 100, 1000][chance.below(4)]),
+            20 => Op::Write(whose, MAX, "max"),
+            21 => Op::Write(whose, MAX, "20ms 100ms"),
             _ => Op::Write(whose, FREEZE, "1"),
         });
     }

@@ -246,6 +246,12 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("unowned"),
         "Channels that kept their tenant's ring although they should have one of the driver's.",
     ),
+    gauge(
+        ("compute_native_channels", ""),
+        File::ComputeStat,
+        From::Key("native"),
+        "Channels that exist and have their tenant's ring.",
+    ),
     counter(
         "launches",
         File::ComputeStat,

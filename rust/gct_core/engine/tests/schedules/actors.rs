@@ -12,6 +12,7 @@ use crate::iface::File;
 use crate::rmapi::control::{Control, Status};
 use crate::rmapi::{self, escape, Call, Handle};
 use crate::testing::{words, Store};
+use crate::units::Ns;
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
@@ -41,6 +42,8 @@ pub(super) enum Op {
     Write(Option<usize>, File, &'static str),
     /// Moves a process into the group, or out of it.
     Join(usize, bool),
+    /// So many milliseconds pass, and owners pause or go on.
+    Pass(u64),
 }
 
 /// The escape, the structure, and the process whose file it is.
@@ -123,6 +126,7 @@ pub(super) struct Schedule {
     last: usize,
     /// Number of interruptions that are left on a path.
     pub(super) switches: usize,
+    now: Ns,
 }
 
 /// Returns the client of a process. All its objects are below it.
@@ -156,6 +160,7 @@ impl Schedule {
             closed: Vec::new(),
             last: 0,
             switches: 0,
+            now: Ns(0),
         }
     }
 
@@ -323,6 +328,12 @@ impl Schedule {
                 self.queued |= self.store.state().has_controls();
                 return Stage::Ready;
             }
+            Op::Pass(ms) => {
+                self.now += Ns(ms) * 1_000_000;
+                self.store.state().pass_pauses(self.now);
+                self.queued |= self.store.state().has_controls();
+                return Stage::Ready;
+            }
             Op::Join(proc, joins) => {
                 let group = joins.then_some(self.group);
                 let moved = self.store.state().member_moved(self.procs[proc].0, group);
@@ -341,6 +352,10 @@ impl Schedule {
             .store
             .state()
             .write_prepare(file, scope, text.as_bytes());
+        if prepared == Ok(Prepared::Done) {
+            let flush = self.store.state().flush_of(None);
+            return Stage::Flush(flush, Then::Nothing);
+        }
         if prepared != Ok(Prepared::Pending) {
             // The process has no channel group any more.
             assert_eq!(prepared, Err(Error::Gone));

@@ -61,6 +61,7 @@ mod owned_strict;
 mod owned_time;
 mod owned_uvm;
 mod owned_worker;
+mod paused;
 mod process;
 mod processes;
 mod programs;
@@ -211,6 +212,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         mixed::TESTS,
         nvidia::TESTS,
         freeze::TESTS,
+        paused::TESTS,
         sent::TESTS,
         shared::TESTS,
         hostile::TESTS,

@@ -35,6 +35,7 @@ pub(crate) fn named(name: &str) -> Option<fn(u64) -> Outcome> {
         "storm-states" => Some(states),
         "storm-deaths" => Some(deaths),
         "storm-switches" => Some(switches),
+        "storm-pauses" => Some(crate::paused::writes),
         _ => None,
     }
 }

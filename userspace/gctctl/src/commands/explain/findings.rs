@@ -290,9 +290,11 @@ impl Watched<'_> {
             }
         }
         let now = |key| self.now.stat(key).filter(|count| *count > 0);
-        if let Some(channels) = now("unowned") {
-            finding.number("unowned", channels);
-            finding.line(format!("{channels} channels have their tenant's ring."));
+        if let Some(channels) = now("native") {
+            finding.number("native", channels);
+            finding.line(format!(
+                "{channels} channels have their tenant's ring: of the limits on launches compute.max alone binds them."
+            ));
         }
         if let Some(processes) = now("unbound") {
             finding.number("unbound", processes);

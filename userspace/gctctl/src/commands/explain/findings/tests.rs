@@ -126,7 +126,7 @@ fn limits_are_said_with_what_they_did() {
             ("compute.stat round", 10_050),
             ("compute.stat passed.queue", 5),
             ("compute.stat passed.macro", 0),
-            ("compute.stat unowned", 1),
+            ("compute.stat native", 1),
             ("compute.stat shared_channels", 3),
             ("gmem.events limit", 3),
         ],
@@ -150,7 +150,7 @@ fn limits_are_said_with_what_they_did() {
         "900 of 1000 bytes.",
         "3 allocations were refused.",
         "1 launches passed unchanged: queue.",
-        "1 channels have their tenant's ring.",
+        "1 channels have their tenant's ring: of the limits on launches compute.max alone binds them.",
     ];
     assert_eq!(all, expected);
 }
