@@ -25,6 +25,7 @@ mod shared;
 mod tenants;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod timer;
 mod tree;
 
 pub use fuse::Mount;

@@ -10,6 +10,7 @@ use crate::options::Options;
 use crate::peer::{Endpoint, Peer};
 use crate::process;
 use crate::shared::SharedDaemon;
+use crate::timer::Timer;
 use gct_core::error::Error;
 use gctd_ipc::message::MESSAGE_BYTES_MAX;
 use gctd_ipc::socket;
@@ -19,24 +20,18 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{acceptfrom_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource};
-use rustix::time::{
-    timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
-    Timespec,
-};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most messages of one connection that are served before the other connections.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// Time without `accept` after the kernel had no descriptor for a connection. The connection stays
 /// in the backlog, so epoll would report it in a busy loop.
-const ACCEPT_PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const TENANTS: u64 = 0;
 const ADMIN: u64 = 1;
@@ -52,7 +47,7 @@ pub struct Server {
     epoll: Arc<OwnedFd>,
     listeners: Listeners,
     /// Expires when connections may be accepted again.
-    accept_timer: OwnedFd,
+    accept_timer: Timer,
     stop: Arc<OwnedFd>,
     connections: HashMap<u64, Connection>,
     last_id: u64,
@@ -87,8 +82,7 @@ impl Server {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let listeners = Listeners::open(&options.directory)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let accept_timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let accept_timer = Timer::new()?;
         let daemon = Daemon::new(options, fds, epoll.clone(), seeds()?)?;
         for (fd, event) in [
             (listeners.tenants(), TENANTS),
@@ -195,20 +189,12 @@ impl Server {
     /// Stops accepting for [`ACCEPT_PAUSE`].
     fn pause_accepting(&self) {
         self.listen_for(EventFlags::empty());
-        let once = Itimerspec {
-            it_interval: Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: ACCEPT_PAUSE,
-        };
-        // Cannot fail: the descriptor is a timer and the time is valid.
-        let _ = timerfd_settime(&self.accept_timer, TimerfdTimerFlags::empty(), &once);
+        self.accept_timer.once(ACCEPT_PAUSE);
     }
 
     fn resume_accepting(&self) {
         // Clears the event. The count does not matter.
-        let _ = rustix::io::read(&self.accept_timer, &mut [0; 8]);
+        let _ = self.accept_timer.has_expired();
         self.listen_for(EventFlags::IN);
     }
 

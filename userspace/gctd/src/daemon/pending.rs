@@ -11,29 +11,20 @@
 use super::Daemon;
 use crate::errno::errno;
 use crate::tenants::ConnectionId;
+use crate::timer::Timer;
 use gct_core::engine::Prepared;
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::File;
 use gct_core::rmapi::control::Status;
 use gct_core::state::Failure;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::time::{
-    timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
-    Timespec,
-};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// A process that does not answer within this time is not waited for.
-const ACK_TIMEOUT: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
-const DISARMED: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
+const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reports the outcome of a write to its writer.
 pub(crate) type OnDone = Box<dyn FnOnce(Result<(), Errno>) + Send>;
@@ -61,7 +52,7 @@ struct PendingWrite {
 pub(super) struct PendingWrites {
     current: Option<PendingWrite>,
     queue: VecDeque<QueuedWrite>,
-    timer: OwnedFd,
+    timer: Timer,
 }
 
 impl core::fmt::Debug for PendingWrites {
@@ -78,11 +69,10 @@ impl PendingWrites {
     ///
     /// Those of `timerfd_create`.
     pub(super) fn new() -> rustix::io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self {
             current: None,
             queue: VecDeque::new(),
-            timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
+            timer: Timer::new()?,
         })
     }
 
@@ -94,15 +84,6 @@ impl PendingWrites {
     /// Returns whether a write is pending.
     pub(super) fn is_active(&self) -> bool {
         self.current.is_some()
-    }
-
-    fn set_timer(&self, time: Timespec) {
-        let once = Itimerspec {
-            it_interval: DISARMED,
-            it_value: time,
-        };
-        // Cannot fail: the descriptor is a timer and the time is valid.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 }
 
@@ -139,7 +120,7 @@ impl Daemon {
                     refusals: 0,
                     status: None,
                 });
-                self.pending.set_timer(ACK_TIMEOUT);
+                self.pending.timer.once(ACK_TIMEOUT);
                 None
             }
         }
@@ -170,10 +151,8 @@ impl Daemon {
 
     /// Completes the pending write after [`ACK_TIMEOUT`].
     pub(crate) fn ack_timeout(&mut self) {
-        // The read fails if the timer was armed again after the event.
-        let mut count = [0; 8];
-        let expired = rustix::io::read(&self.pending.timer, &mut count).is_ok();
-        if expired && self.pending.is_active() {
+        // The timer may have been set again after the event.
+        if self.pending.timer.has_expired() && self.pending.is_active() {
             self.tenants.give_up();
             self.try_commit();
         }
@@ -185,7 +164,7 @@ impl Daemon {
             let Some(write) = self.pending.current.take() else {
                 return;
             };
-            self.pending.set_timer(DISARMED);
+            self.pending.timer.stop();
             let state = &mut self.tables.state();
             match write.status.filter(|_| !write.applied) {
                 Some(status) => state.write_refused(status),
