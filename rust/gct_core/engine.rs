@@ -15,6 +15,7 @@ mod enforce;
 mod faults;
 mod files;
 mod foreign;
+mod goals;
 mod gpus;
 mod group_procs;
 mod groups;

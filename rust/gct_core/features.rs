@@ -81,6 +81,8 @@ features! {
     ChannelStrict = 20, "channel.strict";
     /// Ordinary device memory can be moved to the host.
     GmemPageable = 21, "gmem.pageable";
+    /// Others are pressed for a service's goal.
+    SloP99 = 22, "slo.p99";
 }
 
 /// A set of features.

@@ -108,5 +108,10 @@ pub const ATOM_US_MIN: u64 = 5;
 /// Longest atom in microseconds.
 pub const ATOM_US_MAX: u64 = 1_000_000;
 
+/// Shortest goal of a p99, in microseconds. Two switches of contexts take longer.
+pub const GOAL_US_MIN: u64 = 100;
+/// Longest goal of a p99, in microseconds: as long as a window of its requests.
+pub const GOAL_US_MAX: u64 = 10_000_000;
+
 /// Largest tolerated slowdown, in percent.
 pub const SLIP_PERCENT_MAX: u64 = 100;

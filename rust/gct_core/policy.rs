@@ -16,6 +16,7 @@
 //! | [`predict`] | how long a launch will take |
 //! | [`share`] | whose turn it is, by weight and duty cycle |
 //! | [`size`] | how large a GPU a tenant is shown |
+//! | [`slo`] | how hard others are pressed, so that a service keeps its goal |
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
 
 pub mod arrivals;
@@ -29,4 +30,5 @@ pub mod poll_backoff;
 pub mod predict;
 pub mod share;
 pub mod size;
+pub mod slo;
 pub mod tpc;

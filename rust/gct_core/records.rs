@@ -14,6 +14,8 @@ use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
 use crate::policy::pauses::Pauses;
+use crate::policy::slo::Verdict;
+use crate::policy::tpc::Rank;
 use crate::settings::Settings;
 use crate::units::{Bytes, Ns, Sat};
 
@@ -29,6 +31,17 @@ pub struct Gpu {
     pub(crate) worker_cpus: CpuList,
     /// What the thread had cost when the backend last said.
     pub(crate) worker_cost: WorkerCost,
+    /// What goals do to owners without one.
+    pub(crate) pressure: Option<Pressure>,
+}
+
+/// What the goals of a GPU's services do to other owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pressure {
+    /// The highest level.
+    pub(crate) level: u8,
+    /// The earliest rank of the services. Owners of an earlier one are left alone.
+    pub(crate) rank: Rank,
 }
 
 /// What the thread for a GPU's owned channels has cost since it started.
@@ -154,6 +167,8 @@ pub struct Pool {
     pub(crate) faults: Faults,
     /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.
     pub(crate) unbound: Option<u32>,
+    /// What is done for its `slo.p99`.
+    pub(crate) goal: Verdict,
     /// For a process: whether it has channel groups here, and so a directory.
     pub(crate) visible: bool,
 }

@@ -11,8 +11,8 @@ use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
 /// The limits of one owner on one GPU: one field for each settable file of
-/// [`Place::Pool`](crate::iface::Place). `None` is the file's word: `max`, `all`, `off` or
-/// `default`.
+/// [`Place::Pool`](crate::iface::Place), and what goals of others add. `None` is the file's word:
+/// `max`, `all`, `off` or `default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `gmem.limit`.
@@ -47,6 +47,11 @@ pub struct Settings {
     pub slip_tpc: Percent,
     /// `slip.power`.
     pub slip_power: Percent,
+    /// `slo.p99`.
+    pub slo_p99: Option<Us>,
+    /// Whether the owner is best effort only for the goal of another
+    /// ([`press`](crate::policy::slo::press)). No file sets it.
+    pub pressed: bool,
 }
 
 impl Settings {
@@ -68,6 +73,8 @@ impl Settings {
         atom: None,
         slip_tpc: Percent(0),
         slip_power: Percent(0),
+        slo_p99: None,
+        pressed: false,
     };
 
     /// Returns the value of a file; `None` if the file is no setting.
@@ -89,6 +96,7 @@ impl Settings {
             File::AtomDuration => Value::UsOrOff(self.atom),
             File::SlipTpc => Value::Percent(self.slip_tpc),
             File::SlipPower => Value::Percent(self.slip_power),
+            File::SloP99 => Value::UsOrMax(self.slo_p99),
             _ => return None,
         })
     }
@@ -116,6 +124,7 @@ impl Settings {
             (File::AtomDuration, Value::UsOrOff(us)) => self.atom = us,
             (File::SlipTpc, Value::Percent(percent)) => self.slip_tpc = percent,
             (File::SlipPower, Value::Percent(percent)) => self.slip_power = percent,
+            (File::SloP99, Value::UsOrMax(us)) => self.slo_p99 = us,
             _ => return Err(Error::Access),
         }
         Ok(())
@@ -199,6 +208,8 @@ impl Settings {
             atom: least(self.atom, group.atom),
             slip_tpc: self.slip_tpc.min(group.slip_tpc),
             slip_power: self.slip_power.min(group.slip_power),
+            slo_p99: least(self.slo_p99, group.slo_p99),
+            pressed: self.pressed || group.pressed,
         }
     }
 }
@@ -258,7 +269,7 @@ mod tests {
                 None => assert_eq!(entry.file, File::GmemPeak, "{}", entry.name),
             }
         }
-        assert_eq!(settable, 16);
+        assert_eq!(settable, 17);
     }
 
     #[test]

@@ -203,18 +203,19 @@ impl State<'_> {
         }
     }
 
-    /// Returns the limits in force for a process on a GPU: its own within its share of its group's.
+    /// Returns the limits in force for a process on a GPU: its own within its share of its group's,
+    /// under the pressure of goals.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
         let topology = self.gpu_topology(gpu);
         let of = |owner| self.settings_in_force(owner, gpu).on(&topology);
         let own = of(Owner::Proc(proc));
         let Some(group) = self.group_of(proc) else {
-            return own;
+            return self.under_pressure(own, gpu);
         };
         let mut of_group = of(Owner::Group(group));
         let usage = self.group_usage(Some(group), gpu).unwrap_or(Usage::ZERO);
         of_group.timeslice = of_group.timeslice.map(|slice| usage.sharers().part(slice));
-        own.within(&of_group)
+        self.under_pressure(own.within(&of_group), gpu)
     }
 
     /// Returns the owner of a process's limits: its group, or the process itself.

@@ -12,6 +12,7 @@ use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
 use crate::launches::{EffectiveTpcs, Launches};
+use crate::policy::slo::Verdict;
 use crate::records::{Gpu, Pool, WorkerCost};
 use crate::state::State;
 use crate::submit::stats::Reason;
@@ -71,6 +72,12 @@ impl State<'_> {
             return self.set_reserving(file, owner, gpu, value);
         }
         pool.settings.set(file, value)?;
+        if file == File::SloP99 {
+            if pool.settings.slo_p99.is_none() {
+                pool.goal = Verdict::default();
+            }
+            self.press();
+        }
         if needs_controls(file) {
             self.mark_owner(owner, Some(gpu));
         }
@@ -288,6 +295,7 @@ fn show_pool(
                 true => show_time(pool, out),
                 false => Ok(()),
             }),
+        File::SloStat => show_goal(&pool.goal, out),
         File::ComputeEvents => show_compute_events(pool, features, out),
         File::TpcReserved if pool.reserved.is_empty() => out.write_str("none\n"),
         File::TpcReserved => show::value(&Value::TpcList(Some(pool.reserved)), out),
@@ -310,6 +318,21 @@ fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("owned", pool.owned.0, out)?;
     show::stat_line("unowned", pool.unowned.0, out)?;
     show::stat_line("native", pool.usage.now().native_channels.into(), out)
+}
+
+/// Shows what is done for a goal.
+fn show_goal(goal: &Verdict, out: &mut dyn Write) -> fmt::Result {
+    for (key, value) in [
+        ("requests", goal.requests),
+        ("p99_usec", goal.p99.get()),
+        ("met", u64::from(goal.met)),
+        ("cannot", u64::from(goal.cannot)),
+        ("level", u64::from(goal.level)),
+        ("level_usec", goal.age.get() / 1_000),
+    ] {
+        show::stat_line(key, value, out)?;
+    }
+    Ok(())
 }
 
 /// Shows errors of an owner's work, as far as the backend learns of them.

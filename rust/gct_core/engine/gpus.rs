@@ -46,6 +46,7 @@ impl State<'_> {
             lost_xid: 0,
             worker_cpus: CpuList::EMPTY,
             worker_cost: WorkerCost::default(),
+            pressure: None,
         };
         self.gpus.insert(id, gpu)?;
         for at in 0..self.groups.len() {

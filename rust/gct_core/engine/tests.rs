@@ -7,6 +7,7 @@ mod aliases;
 mod bounds;
 mod conformance;
 mod faults;
+mod goals;
 mod gpus;
 mod groups;
 mod host_memory;

@@ -384,6 +384,19 @@ files! {
         errors: [Unsupported],
         doc: "Slowdown tolerated to lower the clock.",
     }
+    SloP99: Pool "slo.p99" ReadWrite UsOrMax {
+        default: "max",
+        range: "100..=10000000",
+        unit: "us",
+        feature: SloP99,
+        errors: [Unsupported],
+        doc: "Time within which 99% of the owner's requests are to end. Others are pressed step by step until they do, and get everything back when they do with room. `max`: no goal.",
+    }
+    SloStat: Pool "slo.stat" Read Stat {
+        feature: SloP99,
+        errors: [Unsupported],
+        doc: "Whether `slo.p99` is kept, and what is done for it.",
+    }
 }
 
 /// Returns the files of a place, in the table's order.

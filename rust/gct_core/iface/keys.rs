@@ -274,4 +274,40 @@ pub const KEYS: &[Key] = &[
         Some(Feature::Faults),
         "NVIDIA's number (Xid) of the last such error; 0 if there was none, or if it is unknown.",
     ),
+    key(
+        File::SloStat,
+        "requests",
+        Some(Feature::SloP99),
+        "Requests that have ended since the goal was set.",
+    ),
+    key(
+        File::SloStat,
+        "p99_usec",
+        Some(Feature::SloP99),
+        "Time within which 99% of the last window's requests ended, rounded up by an eighth at most; 0 before the first.",
+    ),
+    key(
+        File::SloStat,
+        "met",
+        Some(Feature::SloP99),
+        "1 if that window kept the goal, else 0.",
+    ),
+    key(
+        File::SloStat,
+        "cannot",
+        Some(Feature::SloP99),
+        "1 if no level keeps the goal, else 0.",
+    ),
+    key(
+        File::SloStat,
+        "level",
+        Some(Feature::SloP99),
+        "How hard others are pressed for it: 0 not at all, 1 they are best effort, 2 to 4 they also have three, two and one quarters of their TPCs.",
+    ),
+    key(
+        File::SloStat,
+        "level_usec",
+        Some(Feature::SloP99),
+        "Microseconds for which they have been.",
+    ),
 ];

@@ -62,6 +62,7 @@ pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
         Format::TpcsOrNone => Value::TpcsOrNone(or_word(text, b"none", tpcs)?),
         Format::TpcList => Value::TpcList(or_word(text, b"all", TpcMask::parse)?),
         Format::UsOrOff => Value::UsOrOff(or_word(text, b"off", atom)?),
+        Format::UsOrMax => Value::UsOrMax(or_word(text, b"max", goal)?),
         Format::Percent => Value::Percent(Percent(small(text, 0, limits::SLIP_PERCENT_MAX)?)),
         Format::Line
         | Format::Words
@@ -320,6 +321,10 @@ fn timeslice(text: &[u8]) -> Result<Us, Error> {
 
 fn atom(text: &[u8]) -> Result<Us, Error> {
     duration(text, limits::ATOM_US_MIN, limits::ATOM_US_MAX)
+}
+
+fn goal(text: &[u8]) -> Result<Us, Error> {
+    duration(text, limits::GOAL_US_MIN, limits::GOAL_US_MAX)
 }
 
 fn tpcs(text: &[u8]) -> Result<Tpcs, Error> {

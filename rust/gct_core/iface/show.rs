@@ -28,6 +28,7 @@ pub fn value(value: &Value, out: &mut dyn Write) -> fmt::Result {
             out.write_str("\n")
         }
         Value::UsOrOff(us) => number_or(out, us.map(Us::get), "off"),
+        Value::UsOrMax(us) => number_or(out, us.map(Us::get), "max"),
         Value::Percent(percent) => writeln!(out, "{}", percent.get()),
     }
 }

@@ -63,13 +63,15 @@ pub enum Format {
     TpcList,
     /// Microseconds as above, or `off`.
     UsOrOff,
+    /// Microseconds as above, or `max`.
+    UsOrMax,
     /// Percent, without a sign.
     Percent,
 }
 
 impl Format {
     /// Forms of files that hold one [`Value`].
-    pub const VALUES: [Self; 11] = [
+    pub const VALUES: [Self; 12] = [
         Self::Bytes,
         Self::BytesOrMax,
         Self::Timeslice,
@@ -80,6 +82,7 @@ impl Format {
         Self::TpcsOrNone,
         Self::TpcList,
         Self::UsOrOff,
+        Self::UsOrMax,
         Self::Percent,
     ];
 }
@@ -107,6 +110,8 @@ pub enum Value {
     TpcList(Option<TpcMask>),
     /// [`Format::UsOrOff`]; `None` is `off`.
     UsOrOff(Option<Us>),
+    /// [`Format::UsOrMax`]; `None` is `max`.
+    UsOrMax(Option<Us>),
     /// [`Format::Percent`].
     Percent(Percent),
 }

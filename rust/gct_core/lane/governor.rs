@@ -12,7 +12,9 @@ use crate::policy::pace::YIELDING;
 use crate::policy::patience;
 use crate::policy::predict::{self, Kernel, Predictor};
 use crate::policy::share::{Rival, Sign};
-use crate::policy::tpc::{self, Neighbour, Tenant};
+use crate::policy::slo::allowance::Allowance;
+use crate::policy::slo::request::Request;
+use crate::policy::tpc::{self, Neighbour, Rank, Tenant};
 use crate::submit::graph::Node;
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::stats::{add, Counters};
@@ -110,6 +112,11 @@ pub struct Governor<S: Storage, P> {
     unseen: bool,
     /// Whether work was pending at the last [`end`](Self::end).
     pending: bool,
+    /// The present request, and the duration of the last one until it is taken.
+    request: Request,
+    ended: Option<Ns>,
+    /// How long it has waited for the goal of another.
+    pub(super) allowance: Allowance,
 }
 
 impl<S: Storage, P: Peers> Governor<S, P> {
@@ -142,6 +149,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             began: Ns(0),
             unseen: false,
             pending: false,
+            request: Request::default(),
+            ended: None,
+            allowance: Allowance::default(),
         };
         governor.use_own_mask();
         governor
@@ -243,10 +253,33 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.moved = now;
         }
         self.pending = pending;
+        let ended = self.request.see(pending && !self.limits.frozen, now);
+        self.ended = self.ended.or(ended);
         let stopped = self.limits.frozen || self.shares.is_over();
         let busy = pending && !stopped && patience::moves(now - self.moved);
         if let Some(peers) = &mut self.peers {
             peers.set_busy(busy, now);
+        }
+    }
+
+    /// Returns the duration of a request that the last round has found to be over, once.
+    pub fn take_request(&mut self) -> Option<Ns> {
+        self.ended.take()
+    }
+
+    /// Returns when the request began that has work now.
+    pub fn open_request(&self) -> Option<Ns> {
+        self.request.open()
+    }
+
+    /// Returns the place in the order of neighbours at this moment, but for a tenant that they do
+    /// not see.
+    pub fn rank(&self, now: Ns) -> Rank {
+        let rank = self.limits.rank;
+        let waits = !(self.limits.pressed && self.allowance.is_over(now));
+        Rank {
+            best_effort: rank.best_effort && waits,
+            ..rank
         }
     }
 
@@ -293,6 +326,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether work of duration `time` may run now, and decides on which TPCs.
     pub(super) fn may_run_for(&mut self, time: Ns, now: Ns) -> bool {
+        let rank = self.rank(now);
         let Some(peers) = &mut self.peers else {
             return true;
         };
@@ -301,7 +335,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             allowed: self.allowed,
             own: around.own,
             steal: self.limits.steal,
-            rank: self.limits.rank,
+            rank,
             by_turns: around.by_turns,
         };
         self.yields = tpc::yields(tenant.rank, around.neighbours);

@@ -27,6 +27,8 @@ pub struct LaunchLimits {
     pub steal: bool,
     /// The place in the order of neighbours.
     pub rank: Rank,
+    /// Whether it is best effort only for a service's goal, so for a part of the time.
+    pub pressed: bool,
     /// The limits on its time.
     pub share: Share,
 }
@@ -44,6 +46,7 @@ impl LaunchLimits {
             best_effort: false,
             priority: Settings::DEFAULT.priority_in_force(),
         },
+        pressed: false,
         share: Share::NONE,
     };
 
@@ -58,6 +61,7 @@ impl LaunchLimits {
             strict: settings.strict,
             steal: settings.tpc_steal,
             rank: settings.rank(),
+            pressed: settings.pressed,
             share,
         }
     }

@@ -132,7 +132,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let (granted, all) = self.tpc_part();
         let share = self.limits.share;
         let yields = self.by_turns && self.target() > Ns(0);
-        let Self { peers, shares, .. } = self;
+        let Self {
+            peers,
+            shares,
+            allowance,
+            ..
+        } = self;
         let rivals = peers
             .as_mut()
             .map_or(&mut [][..], |peers| peers.rivals(now));
@@ -146,6 +151,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let time = now - since;
         shares.since = now;
         shares.time.wait(time, shares.holds);
+        if self.limits.pressed && shares.holds.has(Hold::Tpcs) && !shares.runs {
+            allowance.wait(time, now);
+        }
         shares.holds = Holds::default();
         if shares.runs {
             shares.time.use_time(time / shares.parts, granted, all);

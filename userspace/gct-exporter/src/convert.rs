@@ -75,7 +75,9 @@ fn value(content: &Content) -> Option<Option<Number>> {
     Some(match value {
         Value::Bytes(bytes) => whole(bytes.get()),
         Value::BytesOrMax(bytes) => bytes.map(|bytes| Number::Whole(bytes.get())),
-        Value::Timeslice(us) | Value::UsOrOff(us) => us.map(|us| seconds(us.get())),
+        Value::Timeslice(us) | Value::UsOrOff(us) | Value::UsOrMax(us) => {
+            us.map(|us| seconds(us.get()))
+        }
         Value::Priority(priority) => whole(priority.get().into()),
         Value::Weight(weight) => whole(weight.get().into()),
         Value::Bandwidth(max) => max.map(duty_cycle),

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::lane::governor::{KERNELS_MAX, NODES_MAX};
 use gct_core::lane::work::{LAUNCHES_MAX, WORDS_MAX};
 use gct_core::submit::rewrite::Order;
+use gct_core::units::Ns;
 
 /// The limits of this process on one GPU, and what was learnt about its work.
 pub(crate) type Governor = gct_core::lane::governor::Governor<Heap, GpuPeers>;
@@ -31,6 +32,14 @@ pub(crate) fn workspace() -> Workspace {
     )
 }
 
+/// Ends a round, and counts a request that it has found to be over.
+pub(crate) fn end(governor: &mut Governor, pending: bool, now: Ns) {
+    governor.end(pending, now);
+    if let Some((time, peers)) = governor.take_request().zip(governor.peers()) {
+        peers.gpu().page.count_request(time);
+    }
+}
+
 /// Copies the counters to the daemon's page; not in every round.
 pub(crate) fn report(governor: &Governor) {
     let Some(peers) = governor.peers() else {
@@ -39,6 +48,7 @@ pub(crate) fn report(governor: &Governor) {
     let page = &peers.gpu().page;
     page.set_counters(governor.counters());
     page.set_time(governor.gpu_time(), governor.pending());
+    page.set_open_request(governor.open_request());
     page.set_effective(governor.effective().map(|granted| *granted.words()));
     let set = |counter: &AtomicU64, value: &AtomicU64| {
         counter.store(value.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -69,6 +69,7 @@ pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
     limits.frozen = new.frozen;
     limits.steal = new.steal;
     limits.share = new.share;
+    limits.pressed = new.pressed;
     limits.rank = Rank {
         best_effort: new.quota == Some(0),
         priority: Priority(new.priority),

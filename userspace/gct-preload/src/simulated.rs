@@ -275,7 +275,7 @@ impl Bench {
         let pending = self.channel.pending(&self.shadow);
         // As `worker::Shared::publish` does.
         if self.governor.peers().is_some() {
-            self.governor.end(pending, Ns(self.now_ns));
+            governor::end(&mut self.governor, pending, Ns(self.now_ns));
         }
     }
 

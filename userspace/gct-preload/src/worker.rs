@@ -136,7 +136,7 @@ impl Shared {
         let count = session.publish(governors, now_ns);
         for (gpu, governor) in governors.iter_mut() {
             if governor.peers().is_some() {
-                governor.end(session.pending_on(gpu), Ns(sys::now_ns()));
+                crate::governor::end(governor, session.pending_on(gpu), Ns(sys::now_ns()));
             }
         }
         STATS.entries.fetch_add(u64::from(count), Ordering::Relaxed);

@@ -14,8 +14,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gct_core::gpu_time::{GpuTime, Hold};
 use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::mask::TpcMask;
+use gct_core::policy::slo::histogram::{self, Histogram, BUCKETS};
 use gct_core::submit::stats::{Counters, Reason};
-use gct_core::units::Ns;
+use gct_core::units::{Ns, Us};
 pub use limits::Limits;
 use limits::LIMIT_WORDS;
 use rustix::thread::futex;
@@ -76,6 +77,10 @@ pub struct ProcessCounters {
     pending: AtomicU64,
     /// Launches that passed unchanged, by the core's reason.
     kept: [Counter; REASONS_MAX],
+    /// Requests that have ended, by the buckets of their durations.
+    requests: [Counter; BUCKETS],
+    /// When the request began that has work now, on the monotonic clock; 0 if none has.
+    open_request: AtomicU64,
 }
 
 /// The page. A new page is all zero: no limits, nothing counted.
@@ -219,6 +224,39 @@ impl Page {
     /// Returns how many launches, atoms and entries are in flight or held back.
     pub fn pending(&self) -> u64 {
         self.counters.pending.load(Ordering::Relaxed)
+    }
+
+    /// Counts, in the process, a request that has ended.
+    pub fn count_request(&self, time: Ns) {
+        let bucket = histogram::bucket(Us(time.get() / 1_000));
+        if let Some(count) = self.counters.requests.get(bucket) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Publishes, in the process, when the request began that has work now.
+    pub fn set_open_request(&self, since: Option<Ns>) {
+        let since = since.map_or(0, Ns::get);
+        self.counters.open_request.store(since, Ordering::Relaxed);
+    }
+
+    /// Returns the requests that have ended.
+    pub fn requests(&self) -> Histogram {
+        let requests = &self.counters.requests;
+        let count = |at: usize| {
+            requests
+                .get(at)
+                .map_or(0, |count| count.load(Ordering::Relaxed))
+        };
+        Histogram::of(core::array::from_fn(count))
+    }
+
+    /// Returns how long the request has lasted that has work now; 0 if none has.
+    pub fn open_request(&self, now: Ns) -> Ns {
+        match self.counters.open_request.load(Ordering::Relaxed) {
+            0 => Ns(0),
+            since => now - Ns(since),
+        }
     }
 
     /// Counts, in the process, a channel group that the GPU has ended.

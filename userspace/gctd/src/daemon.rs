@@ -3,6 +3,7 @@
 //! Owns the core and makes the tree, the pages and the descriptors follow its decisions.
 
 mod files;
+mod goals;
 mod ioctls;
 mod managed;
 mod members;
@@ -27,6 +28,7 @@ use gct_core::mask::TpcMask;
 use gct_core::topology::Topology;
 use gct_core::units::Bytes;
 use gctd_ipc::selftest::Selftest;
+use goals::Goals;
 use pending::PendingWrites;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::HashMap;
@@ -45,6 +47,7 @@ pub(crate) struct Daemon {
     tree: Tree,
     tenants: Tenants,
     pending: PendingWrites,
+    goals: Goals,
     pub(crate) budget: Budget,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
@@ -78,6 +81,7 @@ impl Daemon {
             tree: Tree::default(),
             tenants: Tenants::default(),
             pending: PendingWrites::new()?,
+            goals: Goals::new()?,
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
             selftest_directory: options.selftests.clone(),
@@ -94,6 +98,11 @@ impl Daemon {
     /// Returns the timer of the pending write, for epoll.
     pub(crate) fn ack_timer(&self) -> BorrowedFd<'_> {
         self.pending.timer()
+    }
+
+    /// Returns the timer of the goals, for epoll.
+    pub(crate) fn goals_timer(&self) -> BorrowedFd<'_> {
+        self.goals.timer()
     }
 
     /// Adds the GPUs that appeared since the last call. All appear when the driver is loaded.

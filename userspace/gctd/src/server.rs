@@ -38,7 +38,8 @@ const ADMIN: u64 = 1;
 const STOP: u64 = 2;
 const ACK_TIMER: u64 = 3;
 const ACCEPT_TIMER: u64 = 4;
-const FIRST_CONNECTION: u64 = 5;
+const GOALS_TIMER: u64 = 5;
+const FIRST_CONNECTION: u64 = 6;
 
 /// A listening daemon.
 #[derive(Debug)]
@@ -89,6 +90,7 @@ impl Server {
             (listeners.admin(), ADMIN),
             (stop.as_fd(), STOP),
             (daemon.ack_timer(), ACK_TIMER),
+            (daemon.goals_timer(), GOALS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
         ] {
             add(&epoll, fd, event)?;
@@ -138,6 +140,7 @@ impl Server {
                     ADMIN => self.accept(Endpoint::Admin),
                     STOP => return Ok(()),
                     ACK_TIMER => self.daemon.lock().ack_timeout(),
+                    GOALS_TIMER => self.daemon.lock().look_at_goals(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),

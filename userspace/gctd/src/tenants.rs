@@ -7,7 +7,9 @@ use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::policy::size;
+use gct_core::policy::slo::histogram::Histogram;
 use gct_core::state::State;
+use gct_core::units::Ns;
 use gctd_ipc::board::{Board, BoardWriter, Pulse, Slot, SlotIndex, SLOTS_MAX};
 use gctd_ipc::page::{Limits, Page};
 use gctd_ipc::shared::{SealedFd, Shared, SharedFd};
@@ -40,6 +42,8 @@ struct Tenant {
     time: GpuTime,
     /// Its faults at the last collection.
     faults: u64,
+    /// Its requests when goals were last looked at.
+    requests: Histogram,
 }
 
 /// What a process has answered to the limits that it enforces by controls.
@@ -204,6 +208,7 @@ impl Tenants {
             seen: Launches::ZERO,
             time: GpuTime::ZERO,
             faults: 0,
+            requests: Histogram::NEW,
         })
     }
 
@@ -257,6 +262,21 @@ impl Tenants {
             let more = faults.saturating_sub(tenant.faults);
             tenant.faults = faults;
             state.faulted_often(tenant.proc, tenant.gpu, more, xid);
+        }
+    }
+
+    /// Calls `found` for each process on a GPU, with the requests that have ended since the last
+    /// call and the age of the one that has not.
+    pub(crate) fn take_requests(
+        &mut self,
+        now: Ns,
+        mut found: impl FnMut(ProcKey, GpuId, &Histogram, Ns),
+    ) {
+        for tenant in &mut self.tenants {
+            let all = tenant.page.requests();
+            let before = core::mem::replace(&mut tenant.requests, all);
+            let open = tenant.page.open_request(now);
+            found(tenant.proc, tenant.gpu, &all.since(&before), open);
         }
     }
 

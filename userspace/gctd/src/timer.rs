@@ -26,12 +26,17 @@ impl Timer {
 
     /// Expires once, after this time.
     pub(crate) fn once(&self, after: Duration) {
-        self.set(after);
+        self.set(after, Duration::ZERO);
+    }
+
+    /// Expires again and again, each time after this time.
+    pub(crate) fn every(&self, time: Duration) {
+        self.set(time, time);
     }
 
     /// Expires no more.
     pub(crate) fn stop(&self) {
-        self.set(Duration::ZERO);
+        self.set(Duration::ZERO, Duration::ZERO);
     }
 
     /// Returns whether the timer has expired since the last call, and was not set since.
@@ -39,16 +44,16 @@ impl Timer {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
-    fn set(&self, after: Duration) {
+    fn set(&self, first: Duration, interval: Duration) {
         let time = |time: Duration| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         };
         let times = Itimerspec {
-            it_interval: time(Duration::ZERO),
-            it_value: time(after),
+            it_interval: time(interval),
+            it_value: time(first),
         };
-        // Cannot fail: the descriptor is a timer and the time is valid.
+        // Cannot fail: the descriptor is a timer and the times are valid.
         let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &times);
     }
 }

@@ -418,6 +418,48 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Value,
         "Slowdown that is tolerated for a lower clock.",
     ),
+    gauge(
+        ("slo_p99", "seconds"),
+        File::SloP99,
+        From::Value,
+        "Time within which 99% of the requests are to end; absent without a goal.",
+    ),
+    gauge(
+        ("slo_p99_measured", "seconds"),
+        File::SloStat,
+        From::Key("p99_usec"),
+        "Time within which 99% of the last window's requests ended.",
+    ),
+    gauge(
+        ("slo_met", ""),
+        File::SloStat,
+        From::Key("met"),
+        "1 if the last window kept the goal, else 0.",
+    ),
+    gauge(
+        ("slo_cannot", ""),
+        File::SloStat,
+        From::Key("cannot"),
+        "1 if no pressure on others keeps the goal, else 0.",
+    ),
+    gauge(
+        ("slo_level", ""),
+        File::SloStat,
+        From::Key("level"),
+        "How hard others are pressed for the goal, 0 to 4.",
+    ),
+    gauge(
+        ("slo_level_age", "seconds"),
+        File::SloStat,
+        From::Key("level_usec"),
+        "How long they have been.",
+    ),
+    counter(
+        "slo_requests",
+        File::SloStat,
+        From::Key("requests"),
+        "Requests that have ended since the goal was set.",
+    ),
     own(
         Scope::Tree,
         "exporter_left_out",

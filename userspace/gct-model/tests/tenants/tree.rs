@@ -10,7 +10,9 @@ use gct_core::host::Host;
 use gct_core::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
 use gct_core::iface::{File, Name};
 use gct_core::mask::TpcMask;
+use gct_core::policy::slo::Verdict;
 use gct_core::topology::Topology;
+use gct_core::units::Us;
 
 /// The resource manager's number of the GPU.
 const RM_ID: u32 = 1;
@@ -73,6 +75,21 @@ impl Tree {
         let scope = Scope::Pool(Owner::Group(group), self.gpu);
         self.host
             .with(|host| host.state().write(file, scope, text.as_bytes()))
+    }
+
+    /// Returns the goal of a group.
+    pub(crate) fn goal(&mut self, group: GroupId) -> Option<Us> {
+        let settings = self.host.state().settings(Owner::Group(group), self.gpu);
+        settings.and_then(|settings| settings.slo_p99)
+    }
+
+    /// Takes over what was found for goals. Returns whether others are pressed otherwise now.
+    pub(crate) fn press(&mut self, found: &[(GroupId, Verdict)]) -> bool {
+        let mut state = self.host.state();
+        for (group, verdict) in found {
+            state.set_verdict(Owner::Group(*group), self.gpu, *verdict);
+        }
+        state.press()
     }
 
     /// Returns the limits of a process.

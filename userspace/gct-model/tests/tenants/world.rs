@@ -12,6 +12,7 @@
 //!     free TPCs take blocks
 //! ```
 
+use super::goals::Goals;
 use super::gpu::{Gpu, Grid, Sharing};
 use super::law::{self, Facts};
 use super::memory::Heap;
@@ -90,6 +91,7 @@ pub(crate) struct World {
     closed: bool,
     woken: bool,
     next_look: u64,
+    pub(crate) goals: Goals,
     /// What is to happen, the last first.
     pub(crate) script: Vec<(u64, Action)>,
 }
@@ -111,6 +113,7 @@ impl World {
             closed: false,
             woken: false,
             next_look: START,
+            goals: Goals::default(),
             script: Vec::new(),
         }
     }
@@ -122,8 +125,36 @@ impl World {
         for (file, text) in limits {
             let _ = self.tree.write(self.groups[number], *file, text);
         }
+        self.take_goal(number);
         self.take_terms();
         number
+    }
+
+    /// Takes over a goal that was written.
+    fn take_goal(&mut self, group: usize) {
+        let goal = self.tree.goal(self.groups[group]);
+        self.goals.set(group, goal, self.now);
+    }
+
+    /// Looks at all goals, and presses those that have none.
+    fn look_at_goals(&mut self) {
+        let (processes, facts, now) = (&self.processes, &self.facts, Ns(self.now));
+        let open = |group: usize| {
+            let mut of = processes
+                .iter()
+                .zip(facts)
+                .filter(|(_, facts)| facts.owner == group);
+            let first = of.find_map(|(process, _)| process.tenant.governor.open_request());
+            first.map_or(Ns(0), |since| now - since)
+        };
+        let found = self.goals.look(open, self.now);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(group, verdict)| (self.groups[*group], *verdict))
+            .collect();
+        if self.tree.press(&found) {
+            self.take_terms();
+        }
     }
 
     /// Starts a process in a group.
@@ -204,7 +235,12 @@ impl World {
                 running.map(|process| process.next_look).min()
             }
         };
-        let events = [scripted, looks, self.gpu.next_event(self.now)];
+        let events = [
+            scripted,
+            looks,
+            self.gpu.next_event(self.now),
+            self.goals.next(),
+        ];
         events.into_iter().flatten().chain(arrivals).min()
     }
 
@@ -221,6 +257,9 @@ impl World {
         for (_, action) in due {
             self.act(action);
         }
+        if self.goals.next().is_some_and(|next| next <= self.now) {
+            self.look_at_goals();
+        }
         self.arrive();
         self.look();
         for (at, _) in self.gpu.dispatch(self.now) {
@@ -234,6 +273,7 @@ impl World {
         match action {
             Action::Write(group, file, text) => {
                 let _ = self.tree.write(self.groups[group], file, &text);
+                self.take_goal(group);
                 self.take_terms();
             }
             Action::Stop(at) if self.processes[at].life == Life::Runs => {
@@ -380,19 +420,26 @@ impl World {
         let company = self.processes[at].tenant.company();
         company.see(&self.roster, Ns(now));
         self.facts[at].seated &= company.rank() != Rank::LAST;
-        let piece = law::piece(&self.facts, at, self.by_turns, now);
         let process = &mut self.processes[at];
         let tenant = &mut process.tenant;
         let limits = tenant.governor.limits();
         let (frozen, has_cycle) = (limits.frozen, limits.share.owner.max.is_some());
         let small_by_turns = self.by_turns && tenant.governor.target() > Ns(0);
         let (published, found) = tenant.round(&mut self.roster, &mut self.work, now);
+        // Who is pressed for a goal has its own rank again after a time.
+        let standing = &mut self.facts[at].standing;
+        let written = std::mem::replace(&mut standing.rank, tenant.governor.rank(Ns(now)));
+        let piece = law::piece(&self.facts, at, self.by_turns, now);
+        self.facts[at].standing.rank = written;
         assert!(
             !frozen || published.is_empty(),
             "process {at} is frozen, and publishes"
         );
         for descriptor in published {
             tenant.pieces.insert(descriptor, piece);
+        }
+        if let Some(time) = tenant.governor.take_request() {
+            self.goals.count(self.facts[at].owner, time);
         }
         self.start_runs(at);
         let process = &mut self.processes[at];

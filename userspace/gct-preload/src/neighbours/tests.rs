@@ -5,14 +5,17 @@
 mod shares;
 
 use super::GpuPeers;
+use crate::governor;
 use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use gct_core::policy::pace::YIELDING;
 use gct_core::policy::patience;
+use gct_core::policy::slo::histogram::Histogram;
+use gct_core::policy::slo::request::GAP;
 use gct_core::policy::tpc::{Rank, SWITCHES};
-use gct_core::units::{Ns, Priority};
+use gct_core::units::{Ns, Priority, Us};
 use gct_model::Config;
 use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
 use gctd_ipc::page::Page;
@@ -244,6 +247,61 @@ fn who_is_frozen_is_not_busy_for_its_neighbours() {
     beside.bench.governor.set_limits(later());
     assert_eq!(beside.after(MS), 1);
     assert!(beside.tenant.busy_since_ns().is_some());
+}
+
+/// Checks that a request lasts from the first look at a launch to the look at its end, also while
+/// others hold it back.
+#[test]
+fn a_request_is_measured_with_the_time_for_which_it_waits() {
+    let mut beside = Beside::new("", later());
+    beside.neighbour.busy(beside.bench.now_ns());
+    beside.bench.launch();
+    assert_eq!(beside.after(0), 0, "an earlier priority has work");
+    assert_eq!(beside.after(3 * MS), 0);
+    governor::report(&beside.bench.governor);
+    let now = Ns(beside.bench.now_ns());
+    let page = |beside: &Beside| beside.bench.governor.peers().unwrap().gpu().clone();
+    assert_eq!(page(&beside).page.open_request(now), Ns(3 * MS));
+    beside.neighbour.idle(beside.bench.now_ns());
+    assert_eq!(beside.after(SWITCHES.get()), 1);
+    beside.bench.drain(0);
+    beside.after(GAP.get() - 1);
+    assert_eq!(
+        page(&beside).page.requests(),
+        Histogram::NEW,
+        "more may follow"
+    );
+    beside.after(1);
+    let mut one = Histogram::NEW;
+    one.count_one(Us(3_000 + SWITCHES.get() / 1_000));
+    assert_eq!(page(&beside).page.requests(), one);
+    beside.after(10 * MS);
+    governor::report(&beside.bench.governor);
+    let now = Ns(beside.bench.now_ns());
+    let found = (
+        page(&beside).page.requests(),
+        page(&beside).page.open_request(now),
+    );
+    assert_eq!(found, (one, Ns(0)), "once");
+}
+
+/// Checks that who is pressed for a goal goes on after four fifths of a period.
+#[test]
+fn who_is_pressed_does_not_wait_for_ever() {
+    let mut pressed = of_priority(8);
+    pressed.rank.best_effort = true;
+    pressed.pressed = true;
+    let mut beside = Beside::new("127", pressed);
+    beside.neighbour.busy(beside.bench.now_ns());
+    beside.bench.launch();
+    let mut waited = 0;
+    while beside.after(MS) == 0 {
+        waited += 1;
+        beside.neighbour.beat(beside.bench.now_ns());
+        assert!(waited < 200, "it waits");
+    }
+    // Parts of two periods.
+    assert!((79..=161).contains(&waited), "{waited} ms");
 }
 
 /// Checks that a neighbour with all TPCs that is away for 5 ms more lends them for a moment, but

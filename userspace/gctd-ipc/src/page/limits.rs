@@ -31,6 +31,8 @@ pub struct Limits {
     /// The limit of device memory in bytes; `u64::MAX` for none. The daemon enforces it. The
     /// library reports it to programs that ask how much memory there is.
     pub gmem_limit: u64,
+    /// Whether the quota of 0 is due to the goal of another.
+    pub pressed: bool,
     /// The TPCs of the GPU.
     pub topology: Topology,
     /// The limits on its time, its own beside its group's.
@@ -48,6 +50,7 @@ impl Limits {
         timeslice_us: 0,
         priority: Settings::DEFAULT.priority_in_force().0,
         gmem_limit: u64::MAX,
+        pressed: false,
         topology: Topology::UNKNOWN,
         share: Share::NONE,
     };
@@ -66,6 +69,7 @@ impl Limits {
                 .map_or(0, |us| u32::try_from(us.get()).unwrap_or(u32::MAX)),
             priority: settings.priority_in_force().0,
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
+            pressed: settings.pressed,
             topology: *topology,
             share: *share,
         }
@@ -76,7 +80,8 @@ impl Limits {
         let flags = u64::from(self.tpcs.is_some())
             | u64::from(self.quota.is_some()) << 1
             | u64::from(self.steal) << 2
-            | u64::from(self.frozen) << 3;
+            | u64::from(self.frozen) << 3
+            | u64::from(self.pressed) << 4;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
         let priority = u64::from(self.priority);
@@ -119,6 +124,7 @@ impl Limits {
             // CAST: 8 bits were stored.
             priority: priority as u8,
             gmem_limit,
+            pressed: flag(4),
             topology: Topology::from_words([e, f, g, h, gpcs]),
             share: Share {
                 owner: level(weights, owner),

@@ -78,11 +78,31 @@ fn times_arrive() {
     assert_eq!((page.time(), page.pending()), (time, 3));
 }
 
+#[test]
+fn requests_arrive() {
+    let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
+    assert_eq!(
+        (page.requests(), page.open_request(Ns(7))),
+        (Histogram::NEW, Ns(0))
+    );
+    page.count_request(Ns(3_000_000));
+    page.count_request(Ns::MAX);
+    let mut both = Histogram::NEW;
+    both.count_one(Us(3_000));
+    both.count_one(Us::MAX);
+    assert_eq!(page.requests(), both);
+    page.set_open_request(Some(Ns(100)));
+    assert_eq!(page.open_request(Ns(150)), Ns(50));
+    assert_eq!(page.open_request(Ns(50)), Ns(0), "of the future");
+    page.set_open_request(None);
+    assert_eq!(page.open_request(Ns(150)), Ns(0));
+}
+
 proptest! {
     #[test]
     fn limits_survive_the_page(
-        tpcs: Option<MaskWords>, quota: Option<u16>, steal: bool, atom_ns: u64,
-        frozen: bool, timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
+        tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
+        flags: [bool; 3], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2],
     ) {
         let level = |at: usize| Level {
@@ -94,9 +114,10 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
+        let [steal, frozen, pressed] = flags;
         let limits = Limits {
-            tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, topology,
-            share,
+            tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
+            topology, share,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }

@@ -112,6 +112,9 @@ impl Daemon {
             true => self.begin_write(entry.file, scope, text, on_done)?,
             false => self.store(entry, scope, text, writer),
         };
+        if entry.file == File::SloP99 {
+            self.follow_goals();
+        }
         self.apply_effects();
         Some(outcome.map_err(errno))
     }
