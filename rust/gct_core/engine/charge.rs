@@ -206,16 +206,25 @@ impl State<'_> {
     /// Returns the limits in force for a process on a GPU: its own within its share of its group's,
     /// under the pressure of goals.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
+        self.under_pressure(self.unpressed(Owner::Proc(proc), gpu), gpu)
+    }
+
+    /// Returns the limits that were written for an owner on a GPU, within its share of its group's.
+    pub(super) fn unpressed(&self, owner: Owner, gpu: GpuId) -> Settings {
         let topology = self.gpu_topology(gpu);
         let of = |owner| self.settings_in_force(owner, gpu).on(&topology);
-        let own = of(Owner::Proc(proc));
-        let Some(group) = self.group_of(proc) else {
-            return self.under_pressure(own, gpu);
+        let own = of(owner);
+        let group = match owner {
+            Owner::Proc(proc) => self.group_of(proc),
+            Owner::Group(_) => None,
+        };
+        let Some(group) = group else {
+            return own;
         };
         let mut of_group = of(Owner::Group(group));
         let usage = self.group_usage(Some(group), gpu).unwrap_or(Usage::ZERO);
         of_group.timeslice = of_group.timeslice.map(|slice| usage.sharers().part(slice));
-        self.under_pressure(own.within(&of_group), gpu)
+        own.within(&of_group)
     }
 
     /// Returns the owner of a process's limits: its group, or the process itself.

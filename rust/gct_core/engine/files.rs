@@ -144,6 +144,10 @@ impl State<'_> {
                 let (features, _) = self.gpu_can(gpu)?;
                 let pool = self.pools.get(&(owner, gpu)).ok_or(Error::Gone)?;
                 show_pool(pool, features, entry, out)?;
+                if file == File::SloStat {
+                    let pressed = self.pressed(owner, gpu).into();
+                    return written(show::stat_line("pressed", pressed, out));
+                }
                 if file != File::ComputeStat {
                     return Ok(());
                 }

@@ -63,23 +63,32 @@ impl State<'_> {
         pressure
     }
 
-    /// Returns the limits in force for an owner whose written ones are `settings`. Goals do not act
-    /// against each other, against a quota, nor against an earlier rank.
+    /// Returns the limits in force for an owner whose written ones are `settings`.
     pub(super) fn under_pressure(&self, settings: Settings, gpu: GpuId) -> Settings {
-        let gpu = self.gpus.get(&gpu);
-        let Some((gpu, pressure)) = gpu.and_then(|gpu| Some((gpu, gpu.pressure?))) else {
+        let level = self.level_against(&settings, gpu);
+        let Some(gpu) = self.gpus.get(&gpu).filter(|_| level > 0) else {
             return settings;
         };
-        let guaranteed = settings.tpc_quota.is_some_and(|quota| quota > Tpcs(0));
-        if settings.slo_p99.is_some() || guaranteed || settings.rank() < pressure.rank {
-            return settings;
-        }
         let topology = &gpu.facts.topology;
         let masks = topology.is_known() && gpu.features.has(Feature::TpcMask);
-        press(
-            &settings,
-            pressure.level,
-            masks.then_some(topology.existing()),
-        )
+        press(&settings, level, masks.then_some(topology.existing()))
+    }
+
+    /// Returns how hard the goals of others press an owner on a GPU.
+    pub(super) fn pressed(&self, owner: Owner, gpu: GpuId) -> u8 {
+        self.level_against(&self.unpressed(owner, gpu), gpu)
+    }
+
+    /// Returns how hard goals press whose limits are these. They do not act against each other,
+    /// against a quota, nor against an earlier rank.
+    fn level_against(&self, settings: &Settings, gpu: GpuId) -> u8 {
+        let Some(pressure) = self.gpus.get(&gpu).and_then(|gpu| gpu.pressure) else {
+            return 0;
+        };
+        let guaranteed = settings.tpc_quota.is_some_and(|quota| quota > Tpcs(0));
+        match settings.slo_p99.is_some() || guaranteed || settings.rank() < pressure.rank {
+            true => 0,
+            false => pressure.level,
+        }
     }
 }

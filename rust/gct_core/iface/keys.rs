@@ -310,4 +310,10 @@ pub const KEYS: &[Key] = &[
         Some(Feature::SloP99),
         "Microseconds for which they have been.",
     ),
+    key(
+        File::SloStat,
+        "pressed",
+        Some(Feature::SloP99),
+        "How hard the owner is pressed for goals of others, as `level`.",
+    ),
 ];

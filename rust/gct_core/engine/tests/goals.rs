@@ -95,10 +95,23 @@ fn only_owners_without_goal_quota_and_earlier_rank_are_pressed() {
     }
     assert!(press(&mut world, of_service, 1));
     assert_eq!(get(&mut world, batch).tpc_mask, None);
-    // The file of the pressed owner shows what was written.
+    // The stat of the pressed owner says so; its other files show what was written.
     let owner = world.store.state().owner_of(batch);
     let shown = world.read(File::TpcQuota, world.pool(owner));
     assert_eq!(shown, Ok("none\n".into()));
+    for (of, level) in [
+        (owner, 1),
+        (Owner::Proc(batch), 1),
+        (Owner::Proc(yielding), 1),
+        (Owner::Proc(service), 0),
+        (Owner::Proc(spared[1]), 0),
+        (Owner::Proc(spared[2]), 0),
+        (Owner::Proc(spared[3]), 0),
+    ] {
+        let stat = world.read(File::SloStat, world.pool(of)).unwrap();
+        let line = std::format!("pressed {level}\n");
+        assert!(stat.ends_with(&line), "{of:?}: {stat}");
+    }
     assert_eq!(world.write(File::SloP99, of_service, "max"), Ok(()));
     assert_eq!(get(&mut world, batch), free, "at once");
     assert_eq!(world.write(File::SloP99, of_service, "2000"), Ok(()));
@@ -131,7 +144,8 @@ fn the_stat_says_what_was_found() {
     let (mut world, _) = world();
     let (_, scope) = tenant(&mut world, 1, &[(File::SloP99, "2ms")]);
     press(&mut world, scope, 4);
-    let text = "requests 7\np99_usec 1500\nmet 0\ncannot 1\nlevel 4\nlevel_usec 2500000\n";
+    let text =
+        "requests 7\np99_usec 1500\nmet 0\ncannot 1\nlevel 4\nlevel_usec 2500000\npressed 0\n";
     assert_eq!(world.read(File::SloStat, scope), Ok(text.into()));
     assert_eq!(world.read(File::SloP99, scope), Ok("2000\n".into()));
     for (text, error) in [

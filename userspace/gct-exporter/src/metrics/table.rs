@@ -454,6 +454,12 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("level_usec"),
         "How long they have been.",
     ),
+    gauge(
+        ("slo_pressed", ""),
+        File::SloStat,
+        From::Key("pressed"),
+        "How hard the owner is pressed for goals of others, 0 to 4.",
+    ),
     counter(
         "slo_requests",
         File::SloStat,

@@ -55,7 +55,12 @@ fn look(tree: &Tree, target: &Target) -> Result<Look, Failure> {
             look.values.insert(name, found.to_string());
         }
     }
-    for file in [File::ComputeStat, File::ComputeEvents, File::GmemEvents] {
+    for file in [
+        File::ComputeStat,
+        File::ComputeEvents,
+        File::GmemEvents,
+        File::SloStat,
+    ] {
         if let Some(Content::Stat(lines)) = content(file)? {
             let name = files::entry(file).name;
             let counters = lines

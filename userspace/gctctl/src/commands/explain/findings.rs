@@ -9,7 +9,7 @@ use gct_core::iface::File;
 use serde_json::{Map, Value};
 
 /// The files of one value that findings are made of.
-pub(super) const VALUES: [File; 11] = [
+pub(super) const VALUES: [File; 12] = [
     File::GmemCurrent,
     File::GmemLimit,
     File::ComputeFreeze,
@@ -21,6 +21,7 @@ pub(super) const VALUES: [File; 11] = [
     File::TpcSteal,
     File::TpcEffective,
     File::AtomDuration,
+    File::SloP99,
 ];
 
 /// The files of an owner on a GPU at one time. What the GPU or mode does not support is absent.
@@ -44,6 +45,12 @@ impl Look {
 
     fn stat(&self, key: &str) -> Option<u64> {
         self.counters.get(&format!("compute.stat {key}")).copied()
+    }
+
+    /// Returns what is known of goals, unless it is 0.
+    fn goal(&self, key: &str) -> Option<u64> {
+        let count = self.counters.get(&format!("slo.stat {key}")).copied();
+        count.filter(|count| *count > 0)
     }
 }
 
@@ -93,6 +100,7 @@ pub(super) fn findings(before: &Look, now: &Look, us: u64) -> Vec<Finding> {
         watched.atoms(),
         watched.slice(),
         watched.order(),
+        watched.goal(),
         watched.memory(),
         watched.unbound(),
     ];
@@ -262,6 +270,41 @@ impl Watched<'_> {
         finding
     }
 
+    /// Says how the owner's goal is kept, and what goals of others cost it.
+    fn goal(&self) -> Finding {
+        let mut finding = Finding::new("goals");
+        for key in ["p99_usec", "level", "pressed"] {
+            if let Some(count) = self.now.goal(key) {
+                finding.number(key, count);
+            }
+        }
+        if let Some(goal) = self.now.limit("slo.p99", "max") {
+            finding.line(match self.now.goal("p99_usec") {
+                None => format!("slo.p99 {goal}us: no window of its requests has ended."),
+                Some(p99) => {
+                    let kept = match self.now.goal("met") {
+                        Some(_) => "kept",
+                        None => "missed",
+                    };
+                    format!("slo.p99 {goal}us: {kept}, 99% of the last requests ended in {p99} us.")
+                }
+            });
+            if let Some(level) = self.now.goal("level") {
+                finding.line(format!("For it {}.", pressure(level, "others")));
+            }
+            if self.now.goal("cannot").is_some() {
+                finding.line("No pressure on others keeps it: give it more room, or another GPU.");
+            }
+        }
+        if let Some(level) = self.now.goal("pressed") {
+            finding.line(format!(
+                "For another owner's slo.p99 {}.",
+                pressure(level, "this one")
+            ));
+        }
+        finding
+    }
+
     fn memory(&self) -> Finding {
         let mut finding = Finding::new("memory");
         let Some(limit) = self.now.limit("gmem.limit", "max") else {
@@ -304,6 +347,18 @@ impl Watched<'_> {
         }
         finding
     }
+}
+
+/// Returns what a level of pressure does to owners.
+fn pressure(level: u64, whom: &str) -> String {
+    let tpcs = match level {
+        0 | 1 => "all",
+        2 => "three quarters",
+        3 => "half",
+        _ => "a quarter",
+    };
+    let verb = if whom == "others" { "yield" } else { "yields" };
+    format!("{whom} {verb} to every owner with work, in atoms of 50 us, on {tpcs} of the TPCs")
 }
 
 /// Returns why work was held back, to follow a part of the time.

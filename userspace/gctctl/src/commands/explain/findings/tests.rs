@@ -154,3 +154,49 @@ fn limits_are_said_with_what_they_did() {
     ];
     assert_eq!(all, expected);
 }
+
+#[test]
+fn goals_are_said_by_those_who_have_one_and_those_who_pay() {
+    let goals = |goal, stat: &[(&str, u64)]| {
+        let now = look(&[("slo.p99", goal)], stat);
+        lines(&findings(&now, &now, SECOND), "goals")
+    };
+    assert_eq!(goals("max", &[("slo.stat pressed", 0)]), [""; 0]);
+    assert_eq!(
+        goals("5000", &[("slo.stat p99_usec", 0)]),
+        ["slo.p99 5000us: no window of its requests has ended."]
+    );
+    let kept = [
+        ("slo.stat p99_usec", 4200),
+        ("slo.stat met", 1),
+        ("slo.stat cannot", 0),
+        ("slo.stat level", 1),
+    ];
+    assert_eq!(
+        goals("5000", &kept),
+        [
+            "slo.p99 5000us: kept, 99% of the last requests ended in 4200 us.",
+            "For it others yield to every owner with work, in atoms of 50 us, on all of the TPCs."
+        ]
+    );
+    let missed = [
+        ("slo.stat p99_usec", 9000),
+        ("slo.stat cannot", 1),
+        ("slo.stat level", 4),
+    ];
+    let missed = goals("5000", &missed);
+    assert!(missed[0].contains("missed"), "{missed:?}");
+    assert!(
+        missed[1].ends_with("on a quarter of the TPCs."),
+        "{missed:?}"
+    );
+    assert!(
+        missed[2].starts_with("No pressure on others keeps it"),
+        "{missed:?}"
+    );
+    assert_eq!(
+        goals("max", &[("slo.stat pressed", 2)]),
+        ["For another owner's slo.p99 this one yields to every owner with work, in atoms of 50 us, \
+          on three quarters of the TPCs."]
+    );
+}
