@@ -23,6 +23,7 @@ ci/setup-linux.sh lean
 if [ "${1:-}" != demo ]; then
 	ci/setup-nvidia.sh "$NV_DEBIAN_VERSION"
 	ci/setup-linux.sh debug
+	ci/setup-prometheus.sh
 	! can_run_kubernetes || ci/setup-kubernetes.sh
 	! can_chroot || ci/setup-chroot.sh
 fi

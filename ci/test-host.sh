@@ -63,6 +63,10 @@ user_mode_runs() {
 }
 check $job "the programs of \`make user\` run, on a daemon" user_mode_runs
 
+"$ROOT/ci/setup-prometheus.sh"
+check_script $job "$BUILD/log/$job-prometheus.log" \
+	"$ROOT/userspace/gct-exporter/tests/prometheus.sh" "$BUILD/user-test" "$BUILD/prometheus"
+
 # The fuzz targets have a workspace of their own; here they run on a fixed seed.
 fuzz_smoke() {
 	cd "$ROOT/userspace/fuzz"

@@ -8,6 +8,7 @@ mod pod;
 mod reader;
 mod samples;
 mod server;
+mod text;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

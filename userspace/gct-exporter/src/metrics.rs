@@ -39,7 +39,6 @@ impl Kind {
     }
 
     /// Returns what OpenMetrics appends to the name of a sample.
-    #[cfg(test)]
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Gauge => "",
@@ -142,7 +141,6 @@ impl Family {
     }
 
     /// Returns the name of the samples.
-    #[cfg(test)]
     pub(crate) fn sample_name(&self) -> String {
         let unit = match self.metric.unit {
             "" => String::new(),

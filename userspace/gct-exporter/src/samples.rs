@@ -61,6 +61,12 @@ impl Samples {
         self.0.iter_mut().for_each(|(_, samples)| samples.clear());
     }
 
+    /// Returns each metric that has samples, with them.
+    pub(crate) fn families(&self) -> impl Iterator<Item = (&Family, &[(Labels, Number)])> {
+        let with_samples = self.0.iter().filter(|(_, samples)| !samples.is_empty());
+        with_samples.map(|(family, samples)| (family, samples.as_slice()))
+    }
+
     /// Returns the text of OpenMetrics.
     pub(crate) fn render(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
@@ -73,7 +79,7 @@ impl Samples {
 
 impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for (family, samples) in self.0.iter().filter(|(_, samples)| !samples.is_empty()) {
+        for (family, samples) in self.families() {
             family_text(&mut encoder, family, samples)?;
         }
         Ok(())

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{HeaderMap, HeaderValue, ACCEPT, ALLOW, CONTENT_TYPE, VARY};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -31,6 +31,7 @@ use tokio::time;
 use crate::metrics::Own;
 use crate::reader::Reader;
 use crate::samples::Number;
+use crate::text;
 
 const HEADER_TIME: Duration = Duration::from_secs(5);
 /// Includes the time for which a stopped daemon is waited for.
@@ -44,14 +45,22 @@ const HEADER_BYTES_MAX: usize = 16 << 10;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const FRONT: &str = "gct-exporter: the metrics are at /metrics\n";
+
+/// One read of the tree in each format.
+#[derive(Clone, Debug)]
+struct Texts {
+    openmetrics: Bytes,
+    prometheus: Bytes,
+}
 
 /// What is served, and until when.
 #[derive(Debug)]
 struct Page {
     reader: Reader,
-    last: Option<(Instant, Bytes)>,
+    last: Option<(Instant, Texts)>,
 }
 
 /// The state that all connections share.
@@ -63,21 +72,24 @@ struct Shared {
 
 impl Shared {
     /// Returns the page, which is read again if it is too old. Blocks.
-    fn page(&self) -> Result<Bytes, std::fmt::Error> {
+    fn page(&self) -> Result<Texts, std::fmt::Error> {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((until, text)) = &page.last {
+        if let Some((until, texts)) = &page.last {
             if Instant::now() < *until {
-                return Ok(text.clone());
+                return Ok(texts.clone());
             }
         }
         let started = Instant::now();
         let mut samples = page.reader.read();
         let closed = Number::Whole(self.closed.load(Ordering::Relaxed));
         samples.push_own(Own::Evicted, Vec::new(), closed);
-        let text = Bytes::from(samples.render()?);
+        let texts = Texts {
+            prometheus: Bytes::from(text::render(&samples)?),
+            openmetrics: Bytes::from(samples.render()?),
+        };
         let reuse = started.elapsed().saturating_mul(REUSE_TIMES);
-        page.last = Some((Instant::now() + reuse.max(REUSE_MIN), text.clone()));
-        Ok(text)
+        page.last = Some((Instant::now() + reuse.max(REUSE_MIN), texts.clone()));
+        Ok(texts)
     }
 }
 
@@ -118,6 +130,15 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
         .await;
 }
 
+/// Returns whether a client asks for text and does not say that it knows OpenMetrics. Who asks for
+/// nothing, or for anything, gets OpenMetrics.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let asked = headers.get_all(ACCEPT).iter();
+    let asked: Vec<&str> = asked.filter_map(|accept| accept.to_str().ok()).collect();
+    let has = |kind: &str| asked.iter().any(|accept| accept.contains(kind));
+    has("text/plain") && !has("application/openmetrics-text")
+}
+
 async fn respond(
     request: Request<Incoming>,
     shared: Arc<Shared>,
@@ -132,7 +153,16 @@ async fn respond(
     }
     match request.uri().path() {
         "/metrics" => match tokio::task::spawn_blocking(move || shared.page()).await {
-            Ok(Ok(page)) => answer(StatusCode::OK, OPENMETRICS, page),
+            Ok(Ok(texts)) => {
+                let (kind, page) = match wants_text(request.headers()) {
+                    true => (PROMETHEUS, texts.prometheus),
+                    false => (OPENMETRICS, texts.openmetrics),
+                };
+                let mut response = answer(StatusCode::OK, kind, page)?;
+                let by_accept = HeaderValue::from_static("accept");
+                response.headers_mut().insert(VARY, by_accept);
+                Ok(response)
+            }
             _ => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, Bytes::new()),
         },
         "/" => answer(StatusCode::OK, TEXT, Bytes::from_static(FRONT.as_bytes())),

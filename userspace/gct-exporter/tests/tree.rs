@@ -100,6 +100,54 @@ fn the_metrics_are_those_of_gctd() {
 }
 
 #[test]
+fn who_does_not_know_openmetrics_gets_the_same_samples_as_text() {
+    let daemon = Daemon::new("exporter-text", 1);
+    let admin = daemon.client();
+    admin.write("control", "create web").unwrap();
+    admin.write("web/0/gmem.limit", "1G").unwrap();
+    admin.write("web/0/atom.duration", "50").unwrap();
+    let exporter = on_daemon(&daemon);
+    let asked = |accept: &str| {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+        let answer = exporter.ask(&request);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+        (head.to_ascii_lowercase(), body.to_owned())
+    };
+    // Series and values, but for the time of the read.
+    let samples = |body: &str| {
+        let lines = body.lines().filter(|line| !line.starts_with('#'));
+        let parts = lines.filter_map(|line| line.rsplit_once(' '));
+        let parts = parts.filter(|(series, _)| !series.contains("read_time"));
+        let number = |text: &str| text.parse::<f64>().expect("a number");
+        let sample = |(series, value): (&str, &str)| (series.replace("{}", ""), number(value));
+        parts.map(sample).collect::<Vec<_>>()
+    };
+    let (head, text) = asked("text/plain;version=0.0.4;q=1, */*;q=0.1");
+    let kind = "content-type: text/plain; version=0.0.4; charset=utf-8";
+    assert!(
+        head.contains(kind) && head.contains("vary: accept"),
+        "{head}"
+    );
+    assert!(
+        text.contains("# TYPE gctgroup_group_info gauge\n"),
+        "{text}"
+    );
+    let counter = "# TYPE gctgroup_exporter_read_errors_total counter\n";
+    assert!(text.contains(counter), "{text}");
+    assert!(
+        !text.contains("# EOF") && !text.contains("# UNIT"),
+        "{text}"
+    );
+    // As Prometheus asks.
+    let both = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+    for accept in [both, "*/*"] {
+        let (head, page) = asked(accept);
+        assert!(head.contains("application/openmetrics-text"), "{head}");
+        assert_eq!(samples(&page), samples(&text), "{accept}");
+    }
+}
+
+#[test]
 fn a_tree_that_fails_is_down_and_comes_back() {
     let mut daemon = Daemon::new("exporter-down", 1);
     daemon.client().write("control", "create web").unwrap();
