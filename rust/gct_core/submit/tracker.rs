@@ -322,7 +322,13 @@ impl Tracker {
             return;
         };
         let action = match method {
-            methods::LAUNCH_DMA => return subchannel.begin(&mut self.uploads, value),
+            methods::LAUNCH_DMA => {
+                subchannel.begin(&mut self.uploads, value);
+                if self.uploads.has_evicted() {
+                    self.report_evicted(pass);
+                }
+                return;
+            }
             methods::SEND_SIGNALING_PCAS2_B => Action::of_pcas2(value),
             methods::SEND_SIGNALING_PCAS_B => Action::of_pcas(value),
             methods::SET_REPORT_SEMAPHORE_D | methods::REPORT_SEMAPHORE_EXECUTE => {

@@ -265,3 +265,40 @@ fn nothing_behind_the_end_of_a_segment_is_read() {
         assert_eq!((found.len(), scan.refused.is_some()), (0, refused));
     }
 }
+
+/// Returns addresses and positions of the stored QMDs that a scan reports, in order.
+fn stored(words: &[u32]) -> Vec<(u64, u32)> {
+    let (found, _, _) = scan(words);
+    let stored = found.iter().filter(|call| call.source == Source::Stored);
+    stored.map(|call| (call.qmd_va, call.at)).collect()
+}
+
+/// The ring of uploads has room for 32.
+#[test]
+fn a_stored_qmd_is_reported_behind_any_number_of_uploads() {
+    let (va, other) = (0x2_0000_0100, 0x5_0000_0000);
+    for behind in [0, 31, 32, 33, 100] {
+        let mut words = launch(va);
+        for number in 0..behind {
+            words.extend(upload(other + number * 4, 1));
+        }
+        assert_eq!(stored(&words), [(va, 9)], "{behind} uploads");
+        // One that a PCAS named is a node or a launch.
+        let mut named = launch(va);
+        named.extend(pcas(va, 0xa));
+        named.extend(&words[launch(va).len()..]);
+        assert_eq!(stored(&named), [], "{behind} uploads");
+        // The last one at an address counts, so it comes last.
+        let again = words.len() as u32 + 9;
+        words.extend(launch(va));
+        assert_eq!(stored(&words).last(), Some(&(va, again)));
+    }
+    // One that was overwritten while it was in the ring, and data of a QMD's size.
+    let mut words = launch(va);
+    words.extend(upload(va, 96));
+    words.extend(upload(other, 96));
+    for number in 0..40 {
+        words.extend(upload(other + 0x1000 + number * 4, 1));
+    }
+    assert_eq!(stored(&words), []);
+}

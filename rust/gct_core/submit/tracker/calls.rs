@@ -2,10 +2,11 @@
 
 //! Finds the calls that hand a QMD to the scheduler, and the QMDs that are only stored.
 
+use super::uploads::StoredQmd;
 use super::{Pass, QmdCall, Registers, Source, Tracker};
 use crate::submit::method::Burst;
 use crate::submit::methods::{self, Action};
-use crate::submit::qmd::Version;
+use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
 use crate::units::Sat;
 
@@ -105,28 +106,46 @@ impl Tracker {
             .push(called(call, action, qmd_va, here, registers));
     }
 
-    /// Reports uploads that look like a QMD and that no call of this segment scheduled, as the head
-    /// of a graph is.
+    /// Reports the uploads that look like a QMD and that no call of this segment scheduled, as the
+    /// head of a graph is.
     #[inline(never)]
     pub(super) fn report_stored<'a, 'b>(&self, mut pass: Pass<'a, 'b>) -> Pass<'a, 'b> {
-        let words = pass.words;
-        for (va, at, length) in self.uploads.unused_qmds() {
-            let here = usize::try_from(at)
-                .ok()
-                .and_then(|at| words.get(at..)?.get(..length));
-            let Ok(version) = Version::of(here.unwrap_or(&[]), self.family) else {
-                continue;
-            };
-            if version.words() == length && !pass.table.names(va) {
-                pass.table.push(QmdCall {
-                    qmd_va: va,
-                    at,
-                    version: Some(version),
-                    source: Source::Stored,
-                    ..QmdCall::default()
-                });
+        // Newest first: an older one at the same address is overwritten.
+        let first = pass.table.len();
+        for stored in self.uploads.unused_qmds() {
+            if !pass.table.names(stored.va, first) {
+                pass.report_stored(&stored, self.family);
             }
         }
         pass
+    }
+
+    /// Reports such an upload that has left the ring. The head of a graph that forks is the third
+    /// upload of all (H100).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn report_evicted(&mut self, pass: &mut Pass<'_, '_>) {
+        if let Some(stored) = self.uploads.take_evicted() {
+            pass.report_stored(&stored, self.family);
+        }
+    }
+}
+
+impl Pass<'_, '_> {
+    /// Reports an upload if it looks like a QMD.
+    fn report_stored(&mut self, stored: &StoredQmd, family: Family) {
+        // CAST: widening on every machine that has GPUs.
+        let here = self.words.get(stored.at as usize..);
+        let here = here.and_then(|here| here.get(..stored.words));
+        match Version::of(here.unwrap_or(&[]), family) {
+            Ok(version) if version.words() == stored.words => self.table.push(QmdCall {
+                qmd_va: stored.va,
+                at: stored.at,
+                version: Some(version),
+                source: Source::Stored,
+                ..QmdCall::default()
+            }),
+            _ => (),
+        }
     }
 }

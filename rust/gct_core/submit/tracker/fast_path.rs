@@ -74,7 +74,7 @@ impl Tracker {
             let on_zero = header ^ on;
             // Not a `match`, so that the most frequent header is compared first.
             let end = if header == on | DESTINATION_HEADER {
-                self.fast_upload(at, on, words)
+                self.fast_upload(at, on, pass)
             } else if on_zero == PCAS_HEADER {
                 self.fast_pcas(at, on, pass)
             } else if on_zero == REPORT_HEADER {
@@ -99,7 +99,8 @@ impl Tracker {
 
     /// Reads an upload and returns the position behind it.
     #[inline(always)]
-    fn fast_upload(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
+    fn fast_upload(&mut self, at: u32, on: u32, pass: &mut Pass<'_, '_>) -> Option<u32> {
+        let words = pass.words;
         let (headers, data) = take(words, at)?;
         let [_, upper, lower, length_header, length, lines, launch_header, launch, data_header] =
             *headers;
@@ -125,6 +126,9 @@ impl Tracker {
         let va = pair(upper, lower);
         subchannel.set_upload(va, lines);
         self.uploads.add_whole(va, bytes, data);
+        if self.uploads.has_evicted() {
+            self.report_evicted(pass);
+        }
         Some(end)
     }
 

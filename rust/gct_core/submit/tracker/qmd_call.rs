@@ -204,13 +204,16 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Returns whether a call of this QMD was found.
+    /// Returns whether a call of this QMD was found, or whether it is stored among the entries from
+    /// `first` on.
     #[inline]
-    pub(super) fn names(&self, qmd_va: u64) -> bool {
+    pub(super) fn names(&self, qmd_va: u64, first: usize) -> bool {
         // Not `take(len).any()`: that counts down with an overflow check, which is a panic in the
         // kernel.
         let filled = self.slots.get(..self.len.0).unwrap_or_default();
-        filled.iter().any(|call| call.qmd_va == qmd_va)
+        (0..filled.len()).zip(filled).any(|(index, call)| {
+            call.qmd_va == qmd_va && (call.source != Source::Stored || index >= first)
+        })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -32,6 +32,16 @@ struct Upload {
     at: u32,
 }
 
+/// An upload that may be a stored QMD.
+pub(super) struct StoredQmd {
+    /// Its address.
+    pub(super) va: u64,
+    /// The position of its first word.
+    pub(super) at: u32,
+    /// Its size in words.
+    pub(super) words: usize,
+}
+
 /// The frequent answers for a QMD that a PCAS names.
 pub(super) enum Plain {
     /// It has version 4.0 and its words begin here. They are an upload of their own that no earlier
@@ -55,6 +65,9 @@ pub(super) struct Uploads {
     open: bool,
     /// Whether an upload of this segment had an unknown extent.
     blurred: bool,
+    /// The upload that the last one replaced in the ring, if no PCAS has named it and it has a
+    /// QMD's size.
+    evicted: Option<Upload>,
 }
 
 /// Limit of the counted data words: an upload has fewer than 2^32 bytes.
@@ -89,6 +102,7 @@ impl Uploads {
             seen: Sat(0),
             open: false,
             blurred: false,
+            evicted: None,
         }
     }
 
@@ -98,6 +112,7 @@ impl Uploads {
         self.added = Wrapping(0);
         self.unnamed = Wrapping(0);
         self.blurred = false;
+        self.evicted = None;
     }
 
     /// Returns whether the last upload may still wait for data. Another one would end it.
@@ -139,6 +154,10 @@ impl Uploads {
     #[inline(always)]
     fn add(&mut self, va: u64, bytes: u32, at: u32) {
         if let Some(slot) = self.ring.get_mut(self.added.0 % UPLOADS) {
+            // What is there in the first round is of an earlier segment.
+            if slot.is_unused_qmd() && self.added.0 >= UPLOADS {
+                self.evicted = Some(*slot);
+            }
             *slot = Upload {
                 va: Va(va),
                 bytes,
@@ -249,22 +268,44 @@ impl Uploads {
         })
     }
 
-    /// Returns address, position and size in words of the uploads that may be stored QMDs, newest
-    /// first: those of a QMD's size, at an address where a QMD may lie, that no PCAS named.
-    pub(super) fn unused_qmds(&self) -> impl Iterator<Item = (u64, u32, usize)> + '_ {
+    /// Returns the uploads that may be stored QMDs and that no PCAS named, newest first.
+    pub(super) fn unused_qmds(&self) -> impl Iterator<Item = StoredQmd> + '_ {
         let last = self.added - Wrapping(1);
         (0..self.added.0.min(UPLOADS)).filter_map(move |age| {
             let upload = self.ring.get((last - Wrapping(age)).0 % UPLOADS)?;
-            let va = upload.va.get();
-            let placed = va & 0xff == 0 && va < QMD_VA_END;
-            // CAST: one of the two sizes.
-            let words = (upload.bytes >> 2) as usize;
-            (placed && upload.is_unused_qmd()).then_some((va, upload.at, words))
+            upload.stored_qmd()
         })
+    }
+
+    /// Returns whether the last upload replaced one that may be a stored QMD.
+    #[inline(always)]
+    pub(super) fn has_evicted(&self) -> bool {
+        self.evicted.is_some()
+    }
+
+    /// Returns the stored QMD that the last upload replaced in the ring, once. Returns `None` if a
+    /// later upload has overwritten it.
+    pub(super) fn take_evicted(&mut self) -> Option<StoredQmd> {
+        let evicted = self.evicted.take()?;
+        let is_overwritten = self.ring.iter().any(|upload| upload.va == evicted.va);
+        evicted.stored_qmd().filter(|_| !is_overwritten)
     }
 }
 
 impl Upload {
+    /// Returns the stored QMD that this may be: it has a QMD's size, lies where a QMD may lie, and
+    /// no PCAS named it.
+    fn stored_qmd(&self) -> Option<StoredQmd> {
+        let va = self.va.get();
+        let placed = va & 0xff == 0 && va < QMD_VA_END;
+        (placed && self.is_unused_qmd()).then_some(StoredQmd {
+            va,
+            at: self.at,
+            // CAST: one of the two sizes.
+            words: (self.bytes >> 2) as usize,
+        })
+    }
+
     /// Returns whether the upload has a QMD's size, all of its data is here in one piece, and no
     /// PCAS named it.
     #[inline]
