@@ -4,7 +4,7 @@
 //!
 //! Terminology
 //!   node    a QMD that is stored once and runs in each replay
-//!   head    a stored QMD without blocks that schedules the first nodes
+//!   head    a stored QMD that no QMD schedules; it has no blocks or is the graph's first kernel
 //!   upload  the segment that stores a graph
 //!   replay  one PCAS on the head, and one that decrements each further chain of the graph
 //!   end     a word that the replay's segment stores, and that a last node adds to
@@ -12,11 +12,12 @@
 //!
 //! An upload stores the nodes, last first, each with `SELF_COPY_ON_COMPLETION` and
 //! `REQUIRE_SCHEDULING_PCAS`. Each node schedules the next as its dependent. The head comes last,
-//! and no PCAS of the upload names it.
+//! or with the heads of further chains before all others. No PCAS of the upload names it.
 //!
 //! So a mask must be in the stored QMDs. The upload gets it like any other launch. Later,
 //! [`Memory`] knows the stored QMDs, and stores into their mask words change it. For that the
-//! upload arms each node, with an empty mask if none is ordered ([`arm`]). Nodes are never split:
+//! upload arms each node, with an empty mask if none is ordered ([`arm`]). A head is armed by the
+//! first replay that needs a mask: before a PCAS names it, it may be data. Nodes are never split:
 //! dependents ignore RESUME.
 //!
 //! The semaphore release behind a replay tells when the segment was read, not when the graph ends:
@@ -62,6 +63,8 @@ pub struct Node {
     pub armed: bool,
     /// The value of its mask words.
     stored: [u32; MASK_WORDS],
+    /// The value that arms it of the word with `TPC_DISABLE_MASK_VALID`; 0 if there is none.
+    arming: u32,
     /// Whether any mask will do: its blocks need not be resident at the same time.
     plain: bool,
     /// Number of the last replay that reached it.
@@ -155,15 +158,17 @@ impl<'a> Memory<'a> {
             let (Some(launch), Some(qmd)) = (call.launch(words), call.qmd(words)) else {
                 continue;
             };
+            let tenant = mask::read(qmd, launch.version);
             let node = Node {
                 va: call.qmd_va,
                 version: launch.version,
                 grid: launch.grid,
-                tenant: mask::read(qmd, launch.version),
+                tenant,
                 next: next_of(&launch),
                 adds: ends::added_by(&launch),
-                armed: !stored,
-                stored: mask::read(qmd, launch.version).unwrap_or([0; MASK_WORDS]),
+                armed: !stored || tenant.is_some(),
+                stored: tenant.unwrap_or([0; MASK_WORDS]),
+                arming: arming_of(qmd, launch.version),
                 plain: launch.kind == Kind::Grid,
                 reached: 0,
             };
@@ -253,20 +258,50 @@ pub fn arm(words: &mut [u32], calls: &[QmdCall]) {
     }
 }
 
+/// Returns the index of the word with the bit that makes mask words count, and that bit. Versions
+/// before 4.0 have none: their masks always count.
+fn valid_bit(version: Version) -> Option<(usize, u32)> {
+    with_layout!(version, L => {
+        L::MASK_VALID.map(|valid| (valid.word(), 1 << valid.shift()))
+    })
+}
+
+/// Returns the word of a QMD that arms it; 0 if its version needs none.
+fn arming_of(qmd: &[u32], version: Version) -> u32 {
+    let word = valid_bit(version).and_then(|(index, bit)| Some(*qmd.get(index)? | bit));
+    word.unwrap_or(0)
+}
+
+/// Returns the address of a word of a node.
+fn word_va(node: &Node, index: usize) -> u64 {
+    // CAST: a QMD has 96 words.
+    (Va(node.va) + ((index as u64) << 2)).get()
+}
+
+/// Returns the store that arms a node; `None` if it is armed.
+pub fn arm_write(node: &Node) -> Option<MaskWrite> {
+    let (index, _) = valid_bit(node.version).filter(|_| !node.armed)?;
+    let mut words = [0; MASK_WORDS];
+    if let Some(first) = words.first_mut() {
+        *first = node.arming;
+    }
+    Some(MaskWrite {
+        va: word_va(node, index),
+        words,
+        count: 1,
+    })
+}
+
 /// Returns the store into a node's mask words after which it disables what `mask` and its tenant
-/// disable, or only its tenant's with `None`.
+/// disable, or only its tenant's with `None`. A node that is not armed also needs [`arm_write`].
 ///
 /// The words take effect in the next replay if the node is not running.
 /// `gctgroup-docs/submission.md` says what makes the scheduler read them again.
 ///
 /// # Errors
 ///
-/// [`Reason::NotHere`] for a node that is not armed, and the errors of [`mask::apply`] that come
-/// from the mask.
+/// The errors of [`mask::apply`] that come from the mask.
 pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite, Reason> {
-    if !node.armed {
-        return Err(Reason::NotHere);
-    }
     let words = match mask {
         Some(mask) => mask::combine(node.tenant, mask, mask::width(node.version))?.0,
         None => node.tenant.unwrap_or([0; MASK_WORDS]),
@@ -276,8 +311,7 @@ pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite,
         (first, L::MASK.iter().filter(|field| field.width() == 32).count().min(MASK_WORDS))
     });
     Ok(MaskWrite {
-        // CAST: a QMD has 96 words.
-        va: (Va(node.va) + ((first as u64) << 2)).get(),
+        va: word_va(node, first),
         words,
         count,
     })

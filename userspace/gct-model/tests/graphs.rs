@@ -19,19 +19,23 @@ const WIDTHS: [u64; 4] = [100, 101, 102, 103];
 
 /// An uploaded graph, in a machine that has executed the upload.
 struct Graph {
+    /// What was learnt of the channel; a replay relies on registers that the upload has set.
+    tracker: Tracker,
     machine: Machine<SparseMemory>,
     nodes: Vec<Option<Node>>,
     replays: u32,
 }
 
 impl Graph {
-    fn upload() -> Self {
-        let mut words = capture("graph4_upload").remove(0).1;
+    fn upload(name: &str) -> Self {
+        let mut words = capture(name).remove(0).1;
         let mut found = [QmdCall::default(); 16];
         let mut counters = Counters::new();
-        let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
+        let mut tracker = Tracker::new(0xc86f);
+        let scan = tracker.scan(&words, &mut found, &mut counters);
         let found = &found[..scan.found];
         let mut graph = Self {
+            tracker,
             machine: Machine::new(SparseMemory::new(1 << 10), Config::default()),
             nodes: vec![None; 64],
             replays: 0,
@@ -94,7 +98,7 @@ fn counts(runs: &[Run]) -> Vec<u64> {
 
 #[test]
 fn arming_the_nodes_changes_nothing_that_runs() {
-    let mut graph = Graph::upload();
+    let mut graph = Graph::upload("graph4_upload");
     let runs = graph.replay();
     assert_eq!(counts(&runs), WIDTHS);
     assert!(runs.iter().all(|run| run.mask.0 == [0; 8]));
@@ -102,7 +106,7 @@ fn arming_the_nodes_changes_nothing_that_runs() {
 
 #[test]
 fn masks_of_stored_nodes_change_between_replays() {
-    let mut graph = Graph::upload();
+    let mut graph = Graph::upload("graph4_upload");
     for kept in [Some(keep([5])), Some(keep(0..33)), None] {
         graph.mask(kept.as_ref());
         let wanted = kept.map_or([0; 8], |mask| *mask.words());
@@ -118,12 +122,12 @@ fn masks_of_stored_nodes_change_between_replays() {
     }
 }
 
-/// Patches the captured replay with a mask, runs it and returns its runs.
-fn patched(graph: &mut Graph, mask: Option<&DisabledTpcs>) -> Vec<Run> {
-    let words = capture("graph4").remove(0).1;
+/// Patches a captured replay with a mask, runs it and returns its runs.
+fn patched(graph: &mut Graph, name: &str, mask: Option<&DisabledTpcs>) -> Vec<Run> {
+    let words = capture(name).remove(0).1;
     let mut found = [QmdCall::default(); 16];
     let mut counters = Counters::new();
-    let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
+    let scan = graph.tracker.scan(&words, &mut found, &mut counters);
     let mut out = vec![0; 1024];
     let mut memory = Memory::new(&mut graph.nodes, &mut graph.replays);
     let patched = memory.patch_replays(&words, &found[..scan.found], mask, &mut out, &mut counters);
@@ -137,7 +141,7 @@ fn patched(graph: &mut Graph, mask: Option<&DisabledTpcs>) -> Vec<Run> {
 
 #[test]
 fn a_patched_replay_obeys_its_mask() {
-    let mut graph = Graph::upload();
+    let mut graph = Graph::upload("graph4_upload");
     let keeps = [
         None,
         Some(keep([5])),
@@ -147,12 +151,29 @@ fn a_patched_replay_obeys_its_mask() {
     ];
     for kept in keeps {
         let wanted = kept.map_or([0; 8], |mask| *mask.words());
-        let runs = patched(&mut graph, kept.as_ref());
+        let runs = patched(&mut graph, "graph4", kept.as_ref());
         assert_eq!(counts(&runs), WIDTHS);
         assert!(
             runs.iter().all(|run| run.mask.0 == wanted),
             "{:08x?}",
             runs[0].mask
         );
+    }
+}
+
+/// Its head is a kernel, and lies in front of most nodes.
+#[test]
+fn a_patched_replay_of_a_graph_that_forks_obeys_its_mask() {
+    let mut graph = Graph::upload("graph_fork_upload");
+    for kept in [None, Some(keep([5])), Some(keep(0..33)), None] {
+        let wanted = kept.map_or([0; 8], |mask| *mask.words());
+        let runs = patched(&mut graph, "graph_fork", kept.as_ref());
+        let mut widths = counts(&runs);
+        widths.sort_unstable();
+        assert_eq!(
+            widths,
+            [10, 20, 21, 22, 23, 24, 25, 40, 41, 42, 43, 44, 45, 60]
+        );
+        assert!(runs.iter().all(|run| run.mask.0 == wanted), "{wanted:x?}");
     }
 }

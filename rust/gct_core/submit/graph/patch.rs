@@ -7,7 +7,7 @@
 //! are, in their order.
 
 use super::walk::Walk;
-use super::{is_replay, mask_write, MaskWrite, Memory, Node, Replay};
+use super::{arm_write, is_replay, mask_write, MaskWrite, Memory, Node, Replay};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
@@ -119,7 +119,10 @@ impl Memory<'_> {
                     return;
                 };
                 begun = begun || out.push(before, first);
-                if begun && upload(call.subchannel, &write, &mut out, rest.0) {
+                let mut put =
+                    |write: &MaskWrite| begun && upload(call.subchannel, write, &mut out, rest.0);
+                node.armed = node.armed || arm_write(node).is_some_and(|write| put(&write));
+                if node.armed && put(&write) {
                     node.stored = write.words;
                     nodes += 1;
                 } else {
@@ -182,12 +185,13 @@ fn count(replay: &Replay, left: Sat<usize>, walk: &mut Walk, counters: &mut Coun
 /// Returns the store that a node needs, if any. `left` counts the nodes that need one and cannot
 /// get it.
 fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut Sat<usize>) -> Option<MaskWrite> {
-    // A head has no blocks.
+    // Most heads have no blocks.
     if node.grid.contains(&0) {
         return None;
     }
     match mask_write(node, mask) {
-        Ok(write) if write.words == node.stored => None,
+        // Without a mask a node need not be armed.
+        Ok(write) if write.words == node.stored && (node.armed || mask.is_none()) => None,
         // Only the upload can check whether clusters and cooperative launches would fit.
         Ok(write) if node.plain => Some(write),
         // A node that cannot be changed holds its tenant's mask.
@@ -239,6 +243,7 @@ mod tests {
             adds: None,
             armed: true,
             stored: [0; MASK_WORDS],
+            arming: 0,
             plain: true,
             reached: 0,
         }

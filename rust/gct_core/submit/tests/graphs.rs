@@ -112,11 +112,52 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
         let back = graph::mask_write(node, None).unwrap();
         assert_eq!(back.words, [0; 8]);
     }
-    // The head has no blocks; its words were not armed.
-    assert_eq!(
-        graph::mask_write(memory.get(HEAD).unwrap(), Some(&ours)),
-        Err(Reason::NotHere)
-    );
+    // The head was not armed: before a PCAS names it, it may be data.
+    let head = memory.get(HEAD).unwrap();
+    let write = graph::arm_write(head).unwrap();
+    assert_eq!((head.armed, write.va, write.count), (false, HEAD, 1));
+    let stored = found.last().unwrap().qmd(&words).unwrap()[0];
+    assert_eq!(write.words[0], stored | 1 << 31);
+}
+
+/// The upload of a graph that forks stores its head before 33 other uploads, and the head is the
+/// first kernel.
+#[test]
+fn the_head_of_a_graph_that_forks_is_known_and_masked() {
+    const FIRST: u64 = 0x2_04c6_a000;
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    let [upload, tenant] = ["graph_fork_upload", "graph_fork"].map(|name| segments(name).remove(0));
+    // One channel: the replay's first call relies on registers that the upload has set.
+    let (mut tracker, found) = tracked(&upload);
+    let mut counters = Counters::new();
+    assert_eq!(memory.learn(&upload.words, &found, &mut counters), 13);
+    let run = memory.replay(FIRST).unwrap();
+    assert_eq!((run.nodes, run.unknown), (14, 0));
+    let head = *memory.get(FIRST).unwrap();
+    assert_eq!((head.grid, head.armed), ([10, 1, 1], false));
+
+    let mut found = vec![QmdCall::default(); 4];
+    let scan = tracker.scan(&tenant.words, &mut found, &mut Counters::new());
+    found.truncate(scan.found);
+    let ours = DisabledTpcs::keep_only(66, 0..6).unwrap();
+    // With the store that arms the head, and without a mask no store at all.
+    let words = |nodes: usize, arms: usize| match nodes {
+        0 => 0,
+        nodes => tenant.words.len() + nodes * (9 + 4) + arms * (9 + 1) + 5,
+    };
+    for (mask, nodes, arms) in [
+        (None, 0, 0),
+        (Some(&ours), 14, 1),
+        (Some(&ours), 0, 0),
+        (None, 14, 0),
+        (Some(&ours), 14, 0),
+    ] {
+        let mut out = vec![0; 1024];
+        let patched = memory.patch_replays(&tenant.words, &found, mask, &mut out, &mut counters);
+        assert_eq!((patched.nodes, patched.words), (nodes, words(nodes, arms)));
+    }
+    assert_eq!((counters.replays, counters.kept(Reason::Replay)), (5, 0));
 }
 
 #[test]
