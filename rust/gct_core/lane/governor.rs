@@ -24,8 +24,10 @@ use crate::units::Ns;
 /// The most kernels with a learnt duration, counting each program twice. The oldest are replaced.
 pub const KERNELS_MAX: usize = 4096;
 
-/// The most known nodes of CUDA graphs. Replays of others are counted as not covered.
-pub const NODES_MAX: usize = 1 << 14;
+/// The most known nodes of CUDA graphs. Replays of others are counted as not covered. A server of
+/// language models captures a graph for each of some 60 sizes of a batch, with hundreds of nodes
+/// each. A node takes some 160 bytes.
+pub const NODES_MAX: usize = 1 << 16;
 
 /// The other tenants of a GPU, as a tenant sees them.
 #[derive(Debug)]
