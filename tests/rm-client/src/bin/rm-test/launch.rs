@@ -59,6 +59,31 @@ pub(crate) const PROGRAMS: &[Program] = &[
         captures!("graph4_upload", "graph4"),
         &[[100, 1, 1], [101, 1, 1], [102, 1, 1], [103, 1, 1]],
     ),
+    (
+        "graph that forks",
+        captures!("graph_fork_upload", "graph_fork"),
+        &[
+            [10, 1, 1],
+            [20, 1, 1],
+            [40, 1, 1],
+            [21, 1, 1],
+            [41, 1, 1],
+            [22, 1, 1],
+            [42, 1, 1],
+            [23, 1, 1],
+            [43, 1, 1],
+            [24, 1, 1],
+            [44, 1, 1],
+            [25, 1, 1],
+            [45, 1, 1],
+            [60, 1, 1],
+        ],
+    ),
+    (
+        "graph with two ends",
+        captures!("graph_tails_upload", "graph_tails"),
+        &[[10, 1, 1], [20, 1, 1], [40, 1, 1]],
+    ),
 ];
 
 /// Opens the recorder of the first GPU.

@@ -204,6 +204,8 @@ fn count_box(all: &mut BTreeMap<[u32; 3], usize>, [xs, ys, zs]: [[u32; 2]; 3]) {
 const NOT_ALL_SPLIT: &[(&str, u64)] = &[
     ("cooperative", 0),
     ("graph", 0),
+    ("graph that forks", 0),
+    ("graph with two ends", 0),
     ("programmatic dependent", 1),
 ];
 

@@ -65,11 +65,12 @@ pub(crate) fn masks(session: impl FnOnce() -> Result<Session, Stop>) -> Outcome 
         place.check_all(&disabled("0-31")?)?;
         // One channel for each program, and one more for that with two streams.
         counts(PROGRAMS.len() as u64 + 1, 0)?;
-        let launches = PROGRAMS
+        let launches: u64 = PROGRAMS
             .iter()
             .map(|(_, _, grids)| grids.len() as u64)
             .sum();
-        eventually("rewritten", &launches, || count("rewritten"))
+        // The heads of two graphs are kernels. They are masked by their replays, not as launches.
+        eventually("rewritten", &(launches - 2), || count("rewritten"))
     })?;
     child.go()?;
     child.finish()?;
