@@ -110,6 +110,11 @@ impl Daemon {
         for mut facts in gpus::find(&self.gpus) {
             let add = |tables: &mut Host| tables.state().gpu_add(&facts, gctd_ipc::ENFORCED);
             if self.tables.follow(add).is_some() {
+                tracing::info!(
+                    minor = facts.minor,
+                    name = facts.name.as_str(),
+                    "found a GPU"
+                );
                 if let Some(uuid) = facts.uuid {
                     // Cannot fail: the GPU was added above.
                     let _ = self.tables.state().gpu_uuid(facts.rm_id, uuid);

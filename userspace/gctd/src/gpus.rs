@@ -58,7 +58,7 @@ pub(crate) fn selftest(gpus: &Path, results: &Path, uuid: [u8; 16]) -> Option<Se
         Err(Missing::Untested) => None,
         Err(Missing::Damaged(path, why)) => {
             let path = path.display();
-            eprintln!("gctd: {path} cannot be used: {why}; run gctctl selftest");
+            tracing::warn!("{path} cannot be used: {why}; run gctctl selftest");
             None
         }
     }

@@ -2,6 +2,8 @@
 
 //! Runs the daemon of the user-space mode.
 
+mod log;
+
 use anyhow::{Context, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
@@ -34,6 +36,14 @@ struct Cli {
     /// /var/lib/gctgroup/selftest]
     #[arg(long, value_name = "DIR")]
     selftests: Option<PathBuf>,
+
+    /// Form of the messages on standard error [default: journal under systemd, else text]
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<log::Format>,
+
+    /// Which messages are printed
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: log::Verbosity,
 }
 
 fn tpcs(text: &str) -> Result<TpcMask, String> {
@@ -41,12 +51,14 @@ fn tpcs(text: &str) -> Result<TpcMask, String> {
 }
 
 fn main() -> ExitCode {
-    match serve(Cli::parse()) {
+    let served = serve(Cli::parse());
+    if let Err(error) = &served {
+        tracing::error!("{error:#}");
+    }
+    log::finish();
+    match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gctd: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -59,6 +71,7 @@ fn serve(cli: Cli) -> Result<()> {
         tpcs: cli.tpcs,
     };
     let signals = Signals::block();
+    log::start(cli.log_format, cli.log_level);
     let path = options.directory.display().to_string();
     let server = Server::bind(&options).with_context(|| format!("cannot listen in {path}"))?;
     let stopper = server.stopper();
@@ -69,16 +82,14 @@ fn serve(cli: Cli) -> Result<()> {
     let mount = cli.mount.map(|directory| {
         let mounted = Mount::new(&server, &directory);
         if let Err(error) = &mounted {
-            eprintln!(
-                "gctd: cannot mount the tree on {}: {error}; going on without it",
-                directory.display()
-            );
+            let directory = directory.display();
+            tracing::warn!("cannot mount the tree on {directory}: {error}; going on without it");
         }
         mounted
     });
     println!("gctd: listening in {path}");
     if let Err(error) = notify::ready() {
-        eprintln!("gctd: cannot tell systemd that it is ready: {error}");
+        tracing::warn!("cannot tell systemd that it is ready: {error}");
     }
     server.run()?;
     drop(mount);

@@ -90,11 +90,32 @@ impl Daemon {
         Ok(text)
     }
 
-    /// Writes a file. `text` is one whole write by `writer`.
+    /// Writes a file, and prints who wrote what. `text` is one whole write by `writer`.
     ///
     /// Returns `None` if processes must acknowledge the value first. The callback that `on_done`
     /// creates then gets the outcome.
     pub(crate) fn write(
+        &mut self,
+        path: &str,
+        text: &[u8],
+        writer: Credentials,
+        on_done: impl FnOnce() -> OnDone,
+    ) -> Option<Result<(), Errno>> {
+        let described = Written::new(path, text, writer);
+        let print_later = described.clone();
+        let on_done = || -> OnDone {
+            let on_done = on_done();
+            Box::new(move |outcome| {
+                print_later.print(&outcome);
+                on_done(outcome);
+            })
+        };
+        let outcome = self.write_file(path, text, writer, on_done)?;
+        described.print(&outcome);
+        Some(outcome)
+    }
+
+    fn write_file(
         &mut self,
         path: &str,
         text: &[u8],
@@ -152,6 +173,39 @@ impl Daemon {
                 let members = self.tables.members().count(group);
                 self.tables.state().group_remove(group, members)
             }
+        }
+    }
+}
+
+/// A write, for the log.
+#[derive(Clone, Debug)]
+struct Written {
+    path: String,
+    text: String,
+    writer: Credentials,
+}
+
+impl Written {
+    fn new(path: &str, text: &[u8], writer: Credentials) -> Self {
+        Self {
+            path: path.to_owned(),
+            text: String::from_utf8_lossy(text).trim_end().to_owned(),
+            writer,
+        }
+    }
+
+    /// Prints the outcome. What tenants try is not worth more than a debugger's attention: they
+    /// could fill the log.
+    fn print(&self, outcome: &Result<(), Errno>) {
+        let (path, value) = (self.path.as_str(), self.text.as_str());
+        let Credentials { pid, uid } = self.writer;
+        match outcome {
+            Ok(()) => tracing::info!(path, value, pid, uid, "written"),
+            // Programs ask by an empty write whether they may write.
+            Err(errno) if self.writer.is_admin() && !value.is_empty() => {
+                tracing::warn!(path, value, pid, uid, %errno, "not written");
+            }
+            Err(errno) => tracing::debug!(path, value, pid, uid, %errno, "not written"),
         }
     }
 }

@@ -63,6 +63,7 @@ impl Daemon {
         let cgroup = process::cgroup(key.tgid);
         let open = |tables: &mut Host| tables.state().file_open(key, &cgroup, group);
         let file = self.tables.follow(open).ok_or(Error::NoSpace)?;
+        tracing::debug!(pid = key.tgid, "a program has come");
         Ok(Session {
             connection,
             key,
@@ -96,6 +97,7 @@ impl Daemon {
     /// Closes a session: removes its pages, its charges and its objects. Returns how many pages
     /// it had.
     pub(crate) fn close_session(&mut self, mut session: Session) -> u64 {
+        tracing::debug!(pid = session.key.tgid, "a program has gone");
         let pages = self.tenants.gpus_of(session.connection).count();
         self.tenants
             .close(session.connection, &mut self.tables.state());
