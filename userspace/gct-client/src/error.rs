@@ -102,6 +102,14 @@ pub enum Error {
         /// The file.
         file: String,
     },
+    /// The group or process is on no GPU, where the file would be.
+    #[error("{target} is on no GPU, so it has no {file}: gctctl ls lists the GPUs, gctctl doctor says why there is none.")]
+    NoGpu {
+        /// The group or process.
+        target: String,
+        /// The file.
+        file: String,
+    },
     /// The file is read-only or write-only.
     #[error("{file} can only be {can_be}.")]
     Access {
@@ -178,7 +186,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::NoTree { .. } | Self::Permission { .. } => Kind::Unavailable,
-            Self::NoTarget { .. } | Self::NoFile { .. } => Kind::NotFound,
+            Self::NoTarget { .. } | Self::NoFile { .. } | Self::NoGpu { .. } => Kind::NotFound,
             Self::Target { .. } | Self::Value { .. } | Self::Access { .. } => Kind::Refused,
             Self::Read { source, .. } | Self::Write { source, .. } => kind_of(source),
             Self::Form { .. } => Kind::Failure,

@@ -272,3 +272,15 @@ fn help_names_the_exit_codes() {
         assert!(help.contains(&format!("\n  {code}  ")), "{help}");
     }
 }
+
+#[test]
+fn a_limit_of_a_group_on_no_gpu_says_that_there_is_none() {
+    let tree = FakeTree::new("no-gpu");
+    tree.group("idle", &[]);
+    let ran = tree.gctctl(&["set", "idle", "tpc.mask=0-3"]);
+    ran.exits(4);
+    assert!(ran.stderr.contains("idle is on no GPU"), "{}", ran.stderr);
+    let ran = tree.gctctl(&["set", "idle", "no.such=1"]);
+    ran.exits(4);
+    assert!(ran.stderr.contains("has no file"), "{}", ran.stderr);
+}

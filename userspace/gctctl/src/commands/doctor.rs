@@ -75,7 +75,10 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
     let system = System {
         root: system_root.to_owned(),
     };
-    let mut findings = vec![system.driver_module(), system.driver_version()];
+    let mut findings = vec![
+        system.driver_module(user_mode),
+        system.driver_version(user_mode),
+    ];
     if !user_mode {
         let of_kernel = [system.kernel_config(), system.lockdown(&tree.door())];
         findings.splice(0..0, of_kernel);
@@ -177,7 +180,7 @@ impl System {
         }
     }
 
-    fn driver_module(&self) -> Finding {
+    fn driver_module(&self, user_mode: bool) -> Finding {
         const CHECK: &str = "driver module";
         let modules = self.read("proc/modules").unwrap_or_default();
         let loaded = |name: &str| {
@@ -193,12 +196,15 @@ impl System {
             ),
             (false, _) => Finding::ok(CHECK, "nvidia is not loaded.").because(
                 Status::Problem,
-                "Load the patched module: insmod nvidia.ko.",
+                match user_mode {
+                    true => "Install NVIDIA's driver, or load it: modprobe nvidia.",
+                    false => "Load the patched module: modprobe nvidia, or insmod nvidia.ko.",
+                },
             ),
         }
     }
 
-    fn driver_version(&self) -> Finding {
+    fn driver_version(&self, user_mode: bool) -> Finding {
         const CHECK: &str = "driver version";
         let version = self
             .read("sys/module/nvidia/version")
@@ -208,7 +214,10 @@ impl System {
             Some(line) => Finding::ok(CHECK, line.trim()),
             None => Finding::ok(CHECK, "The driver does not report its version.").because(
                 Status::Note,
-                "Check modinfo nvidia: each patch series is for one driver version.",
+                match user_mode {
+                    true => "nvidia-smi shows it once the driver works.",
+                    false => "Check modinfo nvidia: each patch series is for one driver version.",
+                },
             ),
         }
     }

@@ -85,7 +85,10 @@ fn resolve(
     let pool = |gpu| Target::Pool(Owner::clone(owner), gpu);
     let pools: Vec<Target> = tree.pools(owner)?.into_iter().map(pool).collect();
     match pools.is_empty() {
-        true => Err(no_file()),
+        true => Err(Error::NoGpu {
+            target: target.to_string(),
+            file: file.to_owned(),
+        }),
         false => Ok((entry, pools)),
     }
 }
