@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# gctctl on the kernel module's tree, in a machine with two GPUs. Groups and members:
+# gctctl and the device plugin's hooks on the kernel module's tree, in a machine with two GPUs.
+# Groups and members:
 #
 #   root -- web    (a sleeping process, by pid)
-#        `- batch  (cgroup /pod7)
+#        |- batch  (cgroup /pod7)
+#        `- k8s_.. (a container's cgroup: /test/hooks.sh)
 #
 # Some commands run where debugfs is not mounted. A limit that this module does not enforce
 # must end with 5 (EOPNOTSUPP), and what is in force may be written back.
@@ -13,7 +15,7 @@
 
 # What the tests below do, in this order; the plan is its length.
 count=0
-total=37
+total=60
 
 # expect CODE TEXT COMMAND...: it must exit with CODE and print TEXT.
 expect() {
@@ -88,6 +90,8 @@ expect 0 'a_name_as_long_as_those_of_pods_are_199' gctctl ls
 gctctl rm $names >/dev/null
 mount -t debugfs debugfs /sys/kernel/debug
 expect 0 'debugfs is used' gctctl doctor
+
+. /test/hooks.sh
 
 kill $member
 wait $member 2>/dev/null
