@@ -22,7 +22,8 @@ tar -C / -cPhf "$BUILD/gctctl/plugin.tar" --transform "s|^$plugin|/bin/gct-devic
 NV_VERSION=$NV_SOURCE_VERSION "$ROOT/ci/kmod.sh"
 "$GCT_VM" run --build "$BUILD" --nv "$NV_SOURCE_VERSION" --gpus 2 \
 	--file "$GUEST_BIN"/{gctctl,rm-pod} "$BUILD/gctctl/plugin.tar" "$FIRMWARE" \
-	"$ROOT/userspace/gct-device-plugin/tests/hooks.sh" "$ROOT/tests/fixtures/captures/one_launch.pbcap" \
+	"$ROOT/userspace/gct-device-plugin/tests/hooks.sh" "$ROOT/userspace/gctctl/tests/guide.sh" \
+	"$ROOT/gctgroup-docs/guide.md" "$ROOT/tests/fixtures/captures/one_launch.pbcap" \
 	--script "$ROOT/userspace/gctctl/tests/vm.sh" --ktap --quiet --timeout $SECONDS_MAX \
 	--log "$BUILD/log/$JOB.log" --results "$RESULTS/$JOB" || true
 finish $JOB

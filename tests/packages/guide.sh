@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Executes each block of commands of gctgroup-docs/guide.md, in order. There are no GPU and no
-# systemd: gctd is told of a GPU, and the programs below play what is missing.
+# Executes each block of commands of gctgroup-docs/guide.md, in order, but for those of the patched
+# driver, which the job gctctl executes. There are no GPU and no systemd: gctd is told of a GPU, and
+# the programs below play what is missing.
 
 mkdir -p /tmp/gpus/0000:01:00.0 /tmp/here
 printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
@@ -78,10 +79,11 @@ run_block() {
 	[ $number -ne 1 ] || systemctl start gctd
 }
 
-block=
+block= section=
 while IFS= read -r line; do
 	case $line in
-	'    '*) block+="${line#    }"$'\n' ;;
+	'## '*) section=${line#'## '} ;;
+	'    '*) [ "$section" = "With the patched driver" ] || block+="${line#    }"$'\n' ;;
 	*)
 		[ -z "$block" ] || run_block "$block"
 		block=

@@ -15,7 +15,7 @@
 
 # What the tests below do, in this order; the plan is its length.
 count=0
-total=60
+total=67
 
 # expect CODE TEXT COMMAND...: it must exit with CODE and print TEXT.
 expect() {
@@ -92,6 +92,7 @@ mount -t debugfs debugfs /sys/kernel/debug
 expect 0 'debugfs is used' gctctl doctor
 
 . /test/hooks.sh
+. /test/guide.sh
 
 kill $member
 wait $member 2>/dev/null
