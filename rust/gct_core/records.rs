@@ -188,4 +188,6 @@ pub struct File {
     pub(crate) objects: Sat<u32>,
     /// Objects that an ioctl in flight may add.
     pub(crate) reserved: Sat<u32>,
+    /// Whether it is an account for managed memory, and no file that somebody has opened.
+    pub(crate) is_account: bool,
 }

@@ -2,7 +2,7 @@
 
 //! Charges managed memory, which nvidia-uvm.ko allocates in roots of 2 MiB.
 //!
-//! UVM reports under its spinlocks which address space holds a root. That goes to the ledger of the
+//! UVM reports under its spinlocks whose account holds a root. That goes to the ledger of the
 //! GPU, below a spinlock of its own. What it adds up to is charged to the process later, where the
 //! core's mutex can be taken: before UVM goes on with an allocation, before the resource manager
 //! runs one, and before a file shows the sum.
@@ -18,7 +18,7 @@ use crate::state::{Glue, Kv};
 use core::ptr;
 use gct_core::engine::{HostCharge, Shortage, Ticket};
 use gct_core::error::Error;
-use gct_core::ids::{FileId, GpuId, GroupId, Owner, Scope};
+use gct_core::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
 use gct_core::iface::files::File;
 use gct_core::memory::accounts::{Account, Accounts, Victim};
 use gct_core::memory::{Ledger, Root, RootId, Slot, SlotId};
@@ -32,9 +32,11 @@ use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 /// Accounts of one GPU, as in gct.h. Account 0 is nobody's.
 const ACCOUNTS: usize = crate::bindings::GCT_UVM_ACCOUNTS as usize;
 
-/// An address space on a GPU.
+/// The owner of an account: a process on a GPU.
 #[derive(Clone, Copy)]
-struct Space {
+struct Holder {
+    proc: ProcKey,
+    /// The account's own.
     file: FileId,
     ticket: Ticket,
     /// Who paid for the account when it was opened.
@@ -62,17 +64,17 @@ pub(crate) struct Gpu {
 struct Table {
     roots: KVVec<Root>,
     slots: KVVec<Slot>,
-    all: KVVec<Account<Space>>,
+    all: KVVec<Account<Holder>>,
     /// The account that gave up a root last.
     hand: SlotId,
 }
 
 impl Table {
-    fn accounts(&mut self) -> Accounts<'_, Space> {
+    fn accounts(&mut self) -> Accounts<'_, Holder> {
         Accounts::new(Ledger::new(&mut self.roots, &mut self.slots), &mut self.all)
     }
 
-    fn victim(&mut self, tried: u32, is_candidate: impl Fn(&Space) -> bool) -> Option<Victim> {
+    fn victim(&mut self, tried: u32, is_candidate: impl Fn(&Holder) -> bool) -> Option<Victim> {
         let mut hand = self.hand;
         let victim = self.accounts().victim(&mut hand, tried, is_candidate);
         self.hand = hand;
@@ -156,48 +158,54 @@ pub(crate) fn gpu_remove(glue: &Glue, gpu: &Gpu) {
     glue.uvm.remove(gpu);
 }
 
-/// Opens an account for an address space, which is a file to the core. Returns slot 0 if there is
-/// none: then nobody is charged. Returns `None` if there is none and its process is under a limit.
-/// Without a file that is the current process.
+/// Opens the account of an address space, which is a file to the core: that of its process. Returns
+/// `None` if there is none. On a GPU whose memory is not charged it returns slot 0, nobody's, or
+/// `None` if the process is under a limit. Without a file that is the current process.
 pub(crate) fn account_open(glue: &Glue, gpu: Option<&Gpu>, file: Option<FileId>) -> Option<SlotId> {
-    let followed = gpu.zip(file);
-    let slot = followed.map_or(SlotId(0), |(gpu, file)| account_of(glue, gpu, file));
-    let is_bound = || match file {
+    if let Some(gpu) = gpu {
+        return account_of(glue, gpu, file?);
+    }
+    let is_bound = match file {
         Some(file) => glue.binds_file(file),
         None => {
             let mut buffer = process::CGROUP_BUFFER;
             glue.binds_opener(process::current(), process::cgroup(&mut buffer))
         }
     };
-    (slot != SlotId(0) || !is_bound()).then_some(slot)
+    (!is_bound).then_some(SlotId(0))
 }
 
-fn account_of(glue: &Glue, gpu: &Gpu, file: FileId) -> SlotId {
-    let charged = glue.with(|state, _| state.charge_managed(file, gpu.id, Bytes(0)));
-    let Some(ticket) = count_refusal(glue, charged) else {
-        return SlotId(0);
-    };
-    let payer = glue.locked(|state| state.payer(file));
-    let space = Space {
-        file,
-        ticket,
-        payer,
-    };
-    let is_same = |other: &Space| other.payer == payer;
-    let opened = gpu.table.lock().accounts().open(space, is_same);
-    opened.unwrap_or_else(|| {
-        glue.locked(|state| state.uncharge_ticket(file, ticket));
-        glue.count(Failure::Limit);
-        SlotId(0)
-    })
+fn account_of(glue: &Glue, gpu: &Gpu, space: FileId) -> Option<SlotId> {
+    let opened = glue.with(|state, _| {
+        let proc = state.opener(space).ok_or(Error::Gone)?;
+        let joined = gpu.table.lock().accounts().join(|own| own.proc == proc);
+        if let Some(slot) = joined {
+            return Ok(slot);
+        }
+        let (file, ticket) = state.open_account(space, gpu.id)?;
+        let holder = Holder {
+            proc,
+            file,
+            ticket,
+            payer: state.payer(file),
+        };
+        let is_same = |other: &Holder| other.payer == holder.payer;
+        let opened = gpu.table.lock().accounts().open(holder, is_same);
+        opened.ok_or_else(|| {
+            state.close_managed(file, ticket);
+            Error::NoSpace
+        })
+    });
+    count_refusal(glue, opened)
 }
 
-/// Closes an account. Nothing is charged to its process any more.
+/// Takes an address space out of its account. With the last, nothing is charged to its process any
+/// more.
 pub(crate) fn account_close(glue: &Glue, gpu: &Gpu, slot: SlotId) {
     glue.locked(|state| {
         let closed = gpu.table.lock().accounts().close(slot);
-        if let Some(space) = closed {
-            state.close_managed(space.file, space.ticket);
+        if let Some(holder) = closed {
+            state.close_managed(holder.file, holder.ticket);
         }
     });
 }
@@ -264,7 +272,7 @@ impl Gpu {
     fn try_reserve(&self, glue: &Glue, slot: SlotId, tried: Option<u32>) -> Reserved {
         let outcome = glue.with(|state, _| {
             let reserved = self.table.lock().accounts().reserve(slot);
-            let Some((Space { file, ticket, .. }, bytes)) = reserved else {
+            let Some((Holder { file, ticket, .. }, bytes)) = reserved else {
                 // Nobody is charged.
                 return Ok(Reserved::Granted);
             };
@@ -277,7 +285,7 @@ impl Gpu {
             let mut table = self.table.lock();
             table.accounts().cancel(slot);
             let over = over?;
-            let gives_way = |space: &Space| state.may_give_way(over, space.file);
+            let gives_way = |holder: &Holder| state.may_give_way(over, holder.file);
             let victim = tried.and_then(|tried| table.victim(tried, gives_way));
             Ok(Reserved::Refused(victim))
         });
@@ -291,13 +299,13 @@ impl Gpu {
     fn reserve_uncharged(&self, glue: &Glue, slot: SlotId, error: Error) -> Reserved {
         count_refusal(glue, Err::<(), _>(error));
         let reserved = self.table.lock().accounts().reserve(slot);
-        let Some((space, _)) = reserved.filter(|(space, _)| glue.binds_file(space.file)) else {
+        let Some((holder, _)) = reserved.filter(|(holder, _)| glue.binds_file(holder.file)) else {
             // It may be charged later.
             self.table.lock().accounts().changed(slot);
             return Reserved::Granted;
         };
         self.table.lock().accounts().cancel(slot);
-        let is_own = |other: &Space| other.file == space.file;
+        let is_own = |other: &Holder| other.file == holder.file;
         Reserved::Refused(self.table.lock().victim(0, is_own))
     }
 
@@ -309,16 +317,16 @@ impl Gpu {
     /// Counts a root that was evicted for a limit, and that has its holder still.
     pub(crate) fn evicted(&self, glue: &Glue, root: RootId) {
         let owner = self.table.lock().accounts().owner_of(root);
-        if let Some(space) = owner {
-            glue.locked(|state| state.evicted(space.file, self.id));
+        if let Some(holder) = owner {
+            glue.locked(|state| state.evicted(holder.file, self.id));
         }
     }
 
     /// Returns how long a shortage of an account lasts, after `failed` evictions.
     pub(crate) fn shortage(&self, glue: &Glue, slot: SlotId, failed: u32) -> Shortage {
-        let space = self.table.lock().accounts().owner(slot);
-        space.map_or(Shortage::Passing, |space| {
-            glue.locked(|state| state.shortage(space.file, self.id, failed))
+        let holder = self.table.lock().accounts().owner(slot);
+        holder.map_or(Shortage::Passing, |holder| {
+            glue.locked(|state| state.shortage(holder.file, self.id, failed))
         })
     }
 
@@ -332,15 +340,15 @@ impl Gpu {
         for_owner: bool,
     ) -> Option<HostCharge> {
         let outcome = glue.with(|state, _| {
-            let space = self.table.lock().accounts().owner(slot);
-            match space {
-                Some(space) => state.charge_host(space.file, space.ticket, bytes, for_owner),
+            let holder = self.table.lock().accounts().owner(slot);
+            match holder {
+                Some(holder) => state.charge_host(holder.file, holder.ticket, bytes, for_owner),
                 None => Ok(Some(HostCharge::NOBODY)),
             }
         });
         let is_refused = || {
-            let space = self.table.lock().accounts().owner(slot);
-            for_owner && space.is_some_and(|space| glue.binds_file(space.file))
+            let holder = self.table.lock().accounts().owner(slot);
+            for_owner && holder.is_some_and(|holder| glue.binds_file(holder.file))
         };
         match count_refusal(glue, outcome) {
             Some(charge) => charge,
@@ -369,7 +377,7 @@ impl Gpu {
         // The sum is read under the core's mutex, so the last reader charges the last sum.
         let settled = glue.with(|state, _| {
             let report = self.table.lock().accounts().report(slot);
-            let Some((Space { file, ticket, .. }, bytes)) = report else {
+            let Some((Holder { file, ticket, .. }, bytes)) = report else {
                 return Ok(());
             };
             match state.recharge_managed(file, ticket, bytes) {
@@ -413,7 +421,7 @@ pub(crate) fn make_room(
     for _ in 0..rounds {
         gpu.settle_all(glue);
         let victim = glue.locked(|state| {
-            let gives_way = |space: &Space| state.may_give_way(owner, space.file);
+            let gives_way = |holder: &Holder| state.may_give_way(owner, holder.file);
             match state.exceeds_limit_of(owner, id, more) {
                 true => gpu.table.lock().victim(tried, gives_way),
                 false => None,

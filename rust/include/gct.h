@@ -196,23 +196,24 @@ void gct_serve_file(void *file);
 
 /*
  * Managed memory, which nvidia-uvm.ko allocates in root chunks of 2 MiB. An address
- * space of UVM is a file of gct_file_open(). On each of its GPUs it has an account, a
- * number below GCT_UVM_ACCOUNTS; 0 is nobody's. A root chunk has one account at a
- * time, its holder, and is charged to it as a whole.
+ * space of UVM is a file of gct_file_open(). A process has one account on each GPU, which
+ * all its address spaces use: a number below GCT_UVM_ACCOUNTS; 0 is nobody's. A root chunk
+ * has one account at a time, its holder, and is charged to it as a whole.
  *
  * gct_uvm_gpu_add() reports that UVM uses the GPU with @uuid, which has @roots root
  * chunks: root chunk N is at address N * 2 MiB. It returns the GPU for the functions
  * below, or NULL if managed memory on it cannot be charged. UVM passes the GPU to
  * exactly one gct_uvm_gpu_remove(). Both may sleep.
  *
- * gct_uvm_account_open() opens the account of @file's address space. Without one it
- * returns 0, or GCT_UVM_NO_ACCOUNT if the process is under a limit; @gpu and @file may
- * be NULL.
- * gct_uvm_account_close() closes it: the address space holds nothing any more, but
- * root chunks that others are evicting. Its number is used again when they have
- * another holder. gct_uvm_settle() charges the process of an account for what it
- * holds now. These may sleep and allocate memory; any lock of UVM but a spinlock may
- * be held, and the resource manager's API lock.
+ * gct_uvm_account_open() adds @file's address space to the account of its process, or
+ * returns GCT_UVM_NO_ACCOUNT if there is none: the address space must not use the GPU.
+ * Without a @gpu it returns 0, or GCT_UVM_NO_ACCOUNT if the process is under a limit.
+ * @file may be NULL.
+ * gct_uvm_account_close() takes an address space out of it, and closes it with the last:
+ * they hold nothing any more, but root chunks that others are evicting. Its number is used
+ * again when those have another holder. gct_uvm_settle() charges the process of an account
+ * for what it holds now. These may sleep and allocate memory; any lock of UVM but a
+ * spinlock may be held, and the resource manager's API lock.
  *
  * gct_uvm_reserve() charges an account for a root chunk that the caller is about to
  * take, and returns 1. Beyond a limit it charges nothing, returns 0 and stores the

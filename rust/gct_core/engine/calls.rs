@@ -62,6 +62,7 @@ impl State<'_> {
             proc: key,
             objects: Sat(0),
             reserved: Sat(0),
+            is_account: false,
         };
         self.files.insert(id, file)?;
         self.objects.add_root(id.raw(), id)?;

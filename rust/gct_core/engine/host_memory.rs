@@ -3,13 +3,13 @@
 //! Charges host memory that evictions of managed memory take, until the UVM driver frees it.
 //!
 //! UVM keeps host memory for as long as the range of managed memory lives, also when its pages are
-//! on the GPU again. An address space may lose its GPU before that. Then its ticket, of
-//! [`State::charge_managed`], lives until the last of that memory is freed.
+//! on the GPU again. A process may lose its account on the GPU before that. Then its ticket, of
+//! [`State::open_account`], lives until the last of that memory is freed.
 //!
 //! ```text
 //! charge_host       an eviction takes host memory; beyond hmem.limit it is refused
 //! uncharge_host     some of it is freed
-//! close_managed     the address space has lost its GPU
+//! close_managed     no address space of the process is on the GPU any more
 //! ```
 
 use crate::account::Amount;
@@ -93,12 +93,21 @@ impl State<'_> {
         };
         object.charged.host -= less;
         if object.is_closed && object.charged.host == Bytes(0) {
+            let file = object.file;
             self.free(proc, key);
+            self.account_leave(file);
         }
     }
 
-    /// Uncharges the managed memory of an address space that has lost its GPU. What evictions took
-    /// of the host stays charged until it is freed.
+    /// Closes the file of an account whose ticket is gone.
+    fn account_leave(&mut self, file: FileId) {
+        if self.files.get(&file).is_some_and(|file| file.is_account) {
+            self.file_close(file);
+        }
+    }
+
+    /// Uncharges the managed memory of an account that is closed. What evictions took of the host
+    /// stays charged until it is freed.
     pub fn close_managed(&mut self, file: FileId, ticket: Ticket) {
         let proc = self.files.get(&file).map(|file| file.proc);
         let Some((proc, key)) = proc.zip(ticket.reservation()) else {
@@ -108,7 +117,8 @@ impl State<'_> {
             return;
         };
         if object.charged.host == Bytes(0) {
-            return self.free(proc, key);
+            self.free(proc, key);
+            return self.account_leave(file);
         }
         self.uncharge_part(proc, &object, Amount::of_managed(object.charged.managed));
         if let Some(object) = self.objects.get_mut(key) {

@@ -2,11 +2,14 @@
 
 //! Charges managed memory that is on a GPU now, as the UVM driver reports it.
 //!
-//! A ticket of [`State::charge_managed`] stands for an address space on a GPU.
+//! An account is a process on a GPU, whatever the number of its address spaces: a process that
+//! opens many has no more accounts than one that opens one. An account may outlive the address
+//! space that was its first. So it has a file of its own in the core, and a ticket.
 //!
 //! ```text
-//! try_recharge_managed  the address space is about to grow. Returns whose limit is in the way
-//!     may_give_way      whether an address space's memory is evicted for that owner
+//! open_account          the process's first address space gets the GPU
+//! try_recharge_managed  the account is about to grow. Returns whose limit is in the way
+//!     may_give_way      whether an account's memory is evicted for that owner
 //!     evicted           2 MiB of it were
 //! trial_begin           a lower limit is in force, and is not stored yet
 //!     exceeds_limit_of  whether memory has to be evicted
@@ -25,6 +28,34 @@ use crate::state::State;
 use crate::units::Bytes;
 
 impl State<'_> {
+    /// Returns the process that opened a file.
+    pub fn opener(&self, file: FileId) -> Option<ProcKey> {
+        self.files.get(&file).map(|file| file.proc)
+    }
+
+    /// Opens the account of a file's process on a GPU: a file of that process, and the ticket of
+    /// its managed memory. [`State::close_managed`] closes both, once no host memory is charged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be tracked; [`Error::Gone`].
+    pub fn open_account(&mut self, file: FileId, gpu: GpuId) -> Result<(FileId, Ticket), Error> {
+        let key = self.opener(file).ok_or(Error::Gone)?;
+        let proc = self.procs.get(&key).ok_or(Error::Gone)?;
+        let (user, by_pid) = (proc.user, proc.by_pid);
+        let account = self.file_open_by(user, key, &[], by_pid)?;
+        if let Some(account) = self.files.get_mut(&account) {
+            account.is_account = true;
+        }
+        match self.charge_managed(account, gpu, Bytes(0)) {
+            Ok(ticket) => Ok((account, ticket)),
+            Err(error) => {
+                self.file_close(account);
+                Err(error)
+            }
+        }
+    }
+
     /// Returns who pays for a file's entries in tables that all share: its process's group, or its
     /// user without a group.
     pub fn payer(&self, file: FileId) -> Option<Payer> {

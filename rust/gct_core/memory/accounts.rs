@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Ties slots to the address spaces that hold their roots, and finds the sums that have changed.
+//! Ties slots to the processes that hold their roots, and finds the sums that have changed.
 //!
-//! An address space has one slot on each of its GPUs, its account. If the address space closes
-//! while an eviction still works on one of its roots, the slot stays in use until that root has
-//! another holder.
+//! A process has one slot on each of its GPUs, its account. All its address spaces there use it,
+//! however many it opens. If the last of them closes while an eviction still works on one of their
+//! roots, the slot stays in use until that root has another holder.
+//!
+//! Accounts are divided among payers: groups, and users of processes without a group.
+//!
+//! ```text
+//! a payer may open one more if  PART_FREE * its accounts < free accounts
+//! ```
+//!
+//! So one payer has a quarter of all accounts at most, and `n` greedy payers leave `(3/4)^n`.
 //!
 //! Roots change hands under a spinlock. Their sums are reported later, by a thread that may sleep:
 //!
@@ -27,11 +35,16 @@
 use super::{Charge, Kind, Ledger, RootId, SlotId};
 use crate::units::Bytes;
 
+/// How many times a payer's accounts must be free before it opens one more.
+const PART_FREE: usize = 3;
+
 /// An account.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<T> {
     /// Who is told of its sum; `None` if there is no address space.
     owner: Option<T>,
+    /// How many address spaces use it.
+    spaces: u32,
     is_stale: bool,
     /// How often its slot was opened.
     opened: u32,
@@ -59,6 +72,7 @@ impl<T> Default for Account<T> {
     fn default() -> Self {
         Self {
             owner: None,
+            spaces: 0,
             is_stale: false,
             opened: 0,
         }
@@ -96,9 +110,18 @@ impl<'a, T: Copy> Accounts<'a, T> {
         u32::try_from(self.all.len()).unwrap_or(u32::MAX)
     }
 
-    /// Opens an account. Returns `None` if all are in use, or if as many are open for the same
-    /// payer as are free: one payer gets half of all. `is_same` returns whether an owner has that
-    /// payer. Looks at each account in turn.
+    /// Adds an address space to the open account whose owner `is_own` names, if there is one.
+    pub fn join(&mut self, is_own: impl Fn(&T) -> bool) -> Option<SlotId> {
+        let is_own = |account: &Account<T>| account.owner.as_ref().is_some_and(&is_own);
+        let mut accounts = self.all.iter_mut().zip(0u32..);
+        let (account, slot) = accounts.find(|(account, _)| is_own(account))?;
+        account.spaces = account.spaces.saturating_add(1);
+        Some(SlotId(slot))
+    }
+
+    /// Opens an account for one address space. Returns `None` if all are in use, or if its payer
+    /// has its part of them. `is_same` returns whether an owner has that payer. Looks at each
+    /// account in turn.
     pub fn open(&mut self, owner: T, is_same: impl Fn(&T) -> bool) -> Option<SlotId> {
         let kind = Kind::Process { group: None };
         let accounts = self.all.iter().skip(1);
@@ -109,7 +132,7 @@ impl<'a, T: Copy> Accounts<'a, T> {
                 None => free = free.saturating_add(1),
             }
         }
-        if same >= free {
+        if same.saturating_mul(PART_FREE) >= free {
             return None;
         }
         let slots = self.slots();
@@ -119,6 +142,7 @@ impl<'a, T: Copy> Accounts<'a, T> {
         if let Some(account) = self.account_mut(free) {
             *account = Account {
                 owner: Some(owner),
+                spaces: 1,
                 is_stale: false,
                 opened: account.opened.wrapping_add(1),
             };
@@ -126,9 +150,14 @@ impl<'a, T: Copy> Accounts<'a, T> {
         Some(free)
     }
 
-    /// Closes an account and returns its owner. Its slot can be opened again when it holds no root.
+    /// Takes an address space out of an account. Closes the account with the last, and returns its
+    /// owner. Its slot can be opened again when it holds no root.
     pub fn close(&mut self, slot: SlotId) -> Option<T> {
         let account = self.account_mut(slot)?;
+        account.spaces = account.spaces.saturating_sub(1);
+        if account.spaces > 0 {
+            return None;
+        }
         account.is_stale = false;
         let owner = account.owner.take();
         self.ledger.cancel(slot, u32::MAX);
@@ -300,10 +329,14 @@ mod tests {
 
     impl World {
         fn new() -> Self {
+            Self::of(SLOTS)
+        }
+
+        fn of(slots: u32) -> Self {
             Self {
                 roots: vec![Root::default(); ROOTS as usize],
-                slots: vec![Slot::default(); SLOTS as usize],
-                all: vec![Account::default(); SLOTS as usize],
+                slots: vec![Slot::default(); slots as usize],
+                all: vec![Account::default(); slots as usize],
             }
         }
 
@@ -348,18 +381,41 @@ mod tests {
         assert_eq!(world.get().next_stale(SlotId(0)), None);
     }
 
-    /// One payer gets half of the accounts, and another one of the rest.
+    /// An account that several address spaces use closes with the last of them.
+    #[test]
+    fn address_spaces_share_the_account_of_their_process() {
+        let mut world = World::new();
+        assert_eq!(world.get().join(|owner| *owner == 7), None);
+        let slot = world.get().open(7, |_| false).unwrap();
+        assert_eq!(world.get().join(|owner| *owner == 7), Some(slot));
+        assert_eq!(world.get().join(|owner| *owner == 8), None);
+        world.get().take(slot, RootId(3));
+        assert_eq!(world.get().close(slot), None, "another is left");
+        assert_eq!(world.get().report(slot), Some((7, ROOT)));
+        assert_eq!(world.get().close(slot), Some(7));
+        assert_eq!(world.get().join(|owner| *owner == 7), None);
+        assert_eq!(world.get().close(slot), None);
+    }
+
+    /// Counts the accounts that each of several payers can open, one after the other.
+    fn parts(slots: u32, payers: u32) -> Vec<usize> {
+        let mut world = World::of(slots);
+        let open = |world: &mut World, payer| {
+            let opened = world.get().open(payer, |owner| *owner == payer);
+            opened.is_some()
+        };
+        let all = |payer| (0..slots).take_while(|_| open(&mut world, payer)).count();
+        (0..payers).map(all).collect()
+    }
+
+    /// Greedy payers leave accounts to those who come later, and who has none gets the last.
     #[test]
     fn a_payer_leaves_accounts_for_others() {
-        let mut world = World::new();
-        let mut open = |payer: u32| world.get().open(payer, |owner| *owner == payer);
-        assert_eq!([open(1), open(1)], [Some(SlotId(1)), Some(SlotId(2))]);
-        assert_eq!(open(1), None);
-        assert_eq!([open(2), open(1), open(2)], [Some(SlotId(3)), None, None]);
-        assert_eq!(open(3), Some(SlotId(4)));
-        assert_eq!(world.get().close(SlotId(1)), Some(1));
-        assert_eq!(world.get().open(2, |owner| *owner == 2), None);
-        assert_eq!(world.get().open(4, |owner| *owner == 4), Some(SlotId(1)));
+        assert_eq!(parts(4096, 5), [1024, 768, 576, 432, 324]);
+        let crowd = parts(4096, 24);
+        assert!(crowd.iter().all(|part| *part > 0), "{crowd:?}");
+        assert_eq!(parts(5, 5), [1, 1, 1, 1, 0]);
+        assert_eq!(parts(2, 2), [1, 0]);
     }
 
     #[test]

@@ -163,3 +163,43 @@ fn host_memory_moves_with_its_process() {
     host.free(charge, MIB);
     host.holds(0);
 }
+
+/// An account is its process's, whose files come and go. It counts for the process until its last
+/// host memory is freed.
+#[test]
+fn an_account_outlives_the_file_that_opened_it() {
+    for takes_host in [false, true] {
+        let mut world = World::new(FeatureSet::all());
+        let (gpu, before) = (world.gpu, world.store.state().files.len());
+        let space = world.open(APP, "/web");
+        let open = |store: &mut Store| store.state().open_account(space, gpu);
+        let (account, ticket) = world.store.retry(open).unwrap();
+        world.store.check();
+        assert_eq!(world.store.state().opener(account), Some(APP));
+        let grow = |store: &mut Store| {
+            let mut state = store.state();
+            state.try_recharge_managed(account, ticket, Bytes(2 * MIB))
+        };
+        let charge = |store: &mut Store| {
+            let mut state = store.state();
+            state.charge_host(account, ticket, Bytes(MIB), true)
+        };
+        assert_eq!(world.store.retry(grow), Ok(None));
+        let host = takes_host.then(|| world.store.retry(charge).unwrap().unwrap());
+        world.store.state().file_close(space);
+        world.store.check();
+        assert_eq!(world.store.retry(grow), Ok(None), "still open");
+        world.store.state().close_managed(account, ticket);
+        world.store.check();
+        let is_open = world.store.state().opener(account).is_some();
+        assert_eq!(is_open, takes_host);
+        if let Some(charge) = host {
+            world.store.state().uncharge_host(charge, Bytes(MIB));
+            world.store.check();
+        }
+        assert_eq!(world.store.state().files.len(), before);
+        assert!(!world.store.state().procs.contains(&APP), "nothing is left");
+        let gone = world.store.state().open_account(space, gpu);
+        assert_eq!(gone, Err(Error::Gone));
+    }
+}

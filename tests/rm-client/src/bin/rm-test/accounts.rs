@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Takes accounts of managed memory until there are no more. A process under a limit gets no
-//! address space without one. Any other does, and is charged for nothing there; its faults must
-//! hurt nobody.
+//! Tests that a process has one account for managed memory on a GPU, however many address spaces
+//! it opens, that processes of one user leave accounts to others, and what becomes of faults where
+//! no memory is left.
 
 use crate::faults::{events as errors, shown as faulted, MMU_FAULT};
-use crate::gmem::{current, number, LIMIT};
+use crate::gmem::{current, LIMIT};
 use crate::gpus::me;
 use crate::launch::recorder;
 use crate::limits::set;
@@ -13,44 +13,110 @@ use crate::managed::{session, shown, uvm, Range, PAGE, ROOT, START};
 use crate::mixed::Seen;
 use crate::process::{Child, Parent};
 use crate::replayable::{pages, run, sum, toucher};
-use crate::tree::eventually;
-use gct_ktap::{failed, holds, same, During, Outcome, Stop};
-use rm_client::{numbers, Client, Error, Gpu, Memory, Toucher, Uvm};
+use crate::tree::{eventually, Group};
+use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
+use rm_client::{numbers, Client, Error, Gpu, Memory, Session, Toucher, Uvm};
 use std::sync::atomic::Ordering;
 
-/// Opens up to `count` address spaces of UVM. Some are refused, and those that are not are charged.
-pub(crate) fn spaces(count: usize) -> Outcome {
+pub(crate) const TESTS: &[Test] = &[(
+    "managed_memory_of_thousands_of_spaces_is_charged",
+    of_many_spaces,
+)];
+
+/// Opens as many address spaces as a user has accounts and more, and moves memory of the last one
+/// to the GPU before and after its process joins a group.
+fn hoard(parent: &mut Parent) -> Outcome {
+    const SPACES: usize = 2049;
+    const ROOTS: usize = 8;
+    parent.step()?;
     let session = session()?;
-    let limit = current(&me())? + 4 * ROOT as u64;
-    set(&me(), LIMIT, &limit.to_string())?;
-    let mut all = Vec::new();
-    let refused = loop {
-        match Uvm::open(session.gpu()) {
-            Ok(uvm) if all.len() < count => all.push(uvm),
-            Ok(_) => break false,
-            Err(Error::Status(numbers::INSUFFICIENT_RESOURCES)) => break true,
-            Err(other) => Err(other).during(format!("address space {}", all.len()))?,
-        }
-    };
-    eprintln!("# {} address spaces", all.len());
-    holds("an address space was refused", refused)?;
-    let last = all.last().ok_or_else(|| failed("no address space"))?;
+    let spaces = (0..SPACES).map(|_| Uvm::open(session.gpu()));
+    let spaces: Vec<_> = spaces.collect::<Result<_, _>>()?;
+    let last = spaces.last().ok_or_else(|| failed("no address space"))?;
     last.register_space(session.gpu(), session.another_space()?)?;
-    let memory = last.managed(START, 8 * ROOT)?;
-    for page in (0..8 * ROOT).step_by(PAGE) {
+    let memory = last.managed(START, ROOTS * ROOT)?;
+    let words = || (0..ROOTS * ROOT).step_by(PAGE);
+    for page in words() {
         memory.u64(page).store(page as u64 + 1, Ordering::Relaxed);
     }
-    last.migrate(START, 8 * ROOT)?;
-    same("on the GPU", shown(&me())?, 4 * ROOT)?;
-    holds("within the limit", number(&me(), "gmem.peak")? <= limit)?;
-    drop((memory, all.pop()));
-    Uvm::open(session.gpu())
-        .map(|_| ())
-        .during("after one has gone")
+    parent.step()?;
+    last.migrate(START, ROOTS * ROOT)?;
+    parent.step()?;
+    last.migrate(START, ROOTS * ROOT)?;
+    parent.step()?;
+    for page in words() {
+        let word = memory.u64(page).load(Ordering::Relaxed);
+        same("content", word, page as u64 + 1).during(page)?;
+    }
+    // The address spaces that are left still have the account.
+    drop((memory, spaces));
+    same("unmapped", shown(&me())?, 0)?;
+    let range = Range::new(&session, START, ROOT)?;
+    range.write(1);
+    range.migrate(&session)?;
+    same("of the first one", shown(&me())?, ROOT)
 }
 
-/// A process's share of all 4095 accounts.
-const SHARE: usize = 2048;
+/// A process that has opened thousands of address spaces before a limit binds it is bound like any
+/// other: what it has on the GPU leaves, and nothing comes beyond the limit.
+fn of_many_spaces() -> Outcome {
+    let group = Group::new("hoard")?;
+    let mut child = Child::fork(hoard)?;
+    child.at_step()?;
+    child.next().during("address spaces")?;
+    let pid = child.pid().to_string();
+    let limit = current(&pid)? + 4 * ROOT as u64;
+    child.next().during("without a limit")?;
+    same("charged", shown(&pid)?, 8 * ROOT)?;
+    set("hoard", LIMIT, &limit.to_string())?;
+    group.add(child.pid())?;
+    same("when it has joined", shown("hoard")?, 4 * ROOT)?;
+    child.next().during("within the limit")?;
+    same("of the group", shown("hoard")?, 4 * ROOT)?;
+    holds("within the limit", current("hoard")? <= limit)?;
+    child.go()?;
+    child.finish()
+}
+
+/// Forks a process with an address space. Returns `None` if it has got no account.
+fn with_account(session: &Session) -> Result<Option<Child>, Stop> {
+    let mut child = Child::fork(|parent: &mut Parent| match Uvm::open(session.gpu()) {
+        Ok(_space) => parent.step(),
+        Err(Error::Status(numbers::INSUFFICIENT_RESOURCES)) => Ok(()),
+        Err(other) => Err(other).during("address space"),
+    })?;
+    match child.at_step() {
+        Ok(()) => Ok(Some(child)),
+        Err(_) => child.finish().map(|()| None),
+    }
+}
+
+/// Forks up to `count` processes with an address space each. Their user gets a quarter of all
+/// accounts, and a group still gets one.
+pub(crate) fn processes(count: usize) -> Outcome {
+    /// A payer's part of 4095 accounts.
+    const PART: usize = 1024;
+    // It has an account.
+    let session = session()?;
+    let mut children = Vec::new();
+    while let Some(child) = with_account(&session)? {
+        children.push(child);
+        holds("a process was refused", children.len() < count)?;
+    }
+    same("accounts", children.len() + 1, PART)?;
+    let group = Group::new("other")?;
+    let mut member = Child::fork(|parent: &mut Parent| {
+        parent.step()?;
+        let _space = Uvm::open(session.gpu())?;
+        parent.step()
+    })?;
+    member.at_step()?;
+    group.add(member.pid())?;
+    member.next().during("another payer")?;
+    drop(children.pop());
+    let next = with_account(&session)?;
+    holds("after one has gone", next.is_some())
+}
 
 /// Allocates all of the GPU's memory for the resource manager, which never evicts it.
 fn fill(parent: &mut Parent) -> Outcome {
@@ -91,29 +157,25 @@ fn use_host(parent: &mut Parent) -> Outcome {
     same("errors", errors(&me())?, faulted(0, 0))
 }
 
-/// Opens a channel whose address space has no account.
-fn uncharged() -> Result<Toucher, Stop> {
+/// Opens a channel that has had managed memory on the GPU.
+fn used() -> Result<Toucher, Stop> {
     let toucher = toucher()?;
     let range = Range::new(toucher.session(), START, ROOT)?;
     range.migrate(toucher.session())?;
-    same("charged", shown(&me())?, 0)?;
+    same("charged", shown(&me())?, ROOT)?;
     Ok(toucher)
 }
 
-/// On a GPU that is full of what cannot leave, the faults of a process without limits or account
-/// find no memory. Each of its channels ends, and nobody else's with faults in the same batch.
+/// On a GPU that is full of what cannot leave, the faults of a process without limits find no
+/// memory. Each of its channels ends, and nobody else's with faults in the same batch.
 pub(crate) fn alone() -> Outcome {
     const CHANNELS: usize = 6;
     let (mut hog, mut beside) = (Child::fork(fill)?, Child::fork(use_host)?);
     hog.at_step()?;
     beside.at_step()?;
-    let session = session()?;
-    let spaces = (0..SHARE).map(|_| Uvm::open(session.gpu()));
-    let spaces: Vec<_> = spaces.collect::<Result<_, _>>()?;
     // None goes before the end: what the resource manager frees would be room.
-    let mut touchers: Vec<_> = (0..CHANNELS)
-        .map(|_| uncharged())
-        .collect::<Result<_, _>>()?;
+    let touchers = (0..CHANNELS).map(|_| used());
+    let mut touchers: Vec<_> = touchers.collect::<Result<_, _>>()?;
     hog.next().during("all of the GPU")?;
     beside.next()?;
     let mut seen = Seen::default();
@@ -131,7 +193,6 @@ pub(crate) fn alone() -> Outcome {
     beside.go()?;
     beside.finish().during("the neighbour")?;
     holds("in a batch with the neighbour's", seen.of_several > 0)?;
-    drop(spaces);
     hog.go()?;
     hog.finish()
 }

@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
     ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
     (
-        "full_gpu_ends_the_channel_alone_that_has_no_account",
+        "full_gpu_ends_the_channel_alone_that_needs_memory",
         accounts::alone,
     ),
 ];

@@ -11,7 +11,7 @@
 //! rm-test refused FILTER   tests on a GPU that refuses controls
 //! rm-test full FILTER      tests on a GPU with 768 MiB of memory
 //! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
-//! rm-test spaces COUNT     one test: a process with fewer than COUNT address spaces of UVM
+//! rm-test accounts COUNT   one test: fewer than COUNT processes with an address space of UVM
 //! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
 //! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
@@ -81,7 +81,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit COUNT | batches COUNT | shorts COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit COUNT | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
         },
         ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
         ["full", filter] => outcome(gct_ktap::run(full::TESTS, filter)),
-        ["spaces", count] => counted("spaces", count, accounts::spaces),
+        ["accounts", count] => counted("accounts", count, accounts::processes),
         ["deaths", count] => counted("deaths", count, dying::storm),
         ["batches", count] => counted("batches", count, mixed::storm),
         ["shorts", count] => counted("shorts", count, mixed::deaths),
@@ -201,6 +201,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         gmem::TESTS,
         memory_seen::TESTS,
         managed::TESTS,
+        accounts::TESTS,
         evicted::TESTS,
         host_memory::TESTS,
         leaks::TESTS,
