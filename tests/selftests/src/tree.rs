@@ -198,7 +198,7 @@ impl Drop for Group {
 /// Waits until `condition` holds. Allows for a loaded machine.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) -> Outcome {
     /// TCG on a busy host is slow; the condition itself takes milliseconds.
-    const PATIENCE_S: u64 = 20;
+    const PATIENCE_S: u64 = 60;
     let start = std::time::Instant::now();
     while !condition() {
         if start.elapsed().as_secs() > PATIENCE_S {

@@ -73,6 +73,7 @@ mod starved;
 mod steps;
 mod strangers;
 mod submit;
+mod timing;
 mod tree;
 
 use rm_client::{abi, Release};

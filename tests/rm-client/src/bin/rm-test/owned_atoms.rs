@@ -15,6 +15,7 @@ use crate::owned_time::{
 };
 use crate::owned_uvm::uvm_session;
 use crate::submit::queue;
+use crate::timing::undisturbed;
 use crate::tree::{eventually, Group};
 use fakegpu_record::Event;
 use gct_core::owned::{kit, FRAMES};
@@ -28,7 +29,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_atoms_run_each_block_once", once),
     ("owned_atoms_of_every_kind", every_kind),
     ("owned_atoms_in_a_space_of_uvm", uvm),
-    ("owned_atoms_let_an_earlier_priority_in", let_in),
+    ("owned_atoms_let_an_earlier_priority_in", || {
+        undisturbed(let_in)
+    }),
     ("owned_atoms_hostile_writes_to_slots", written),
 ];
 

@@ -7,6 +7,7 @@ use crate::limits::set;
 use crate::owned::{admit, as_member, join, member, no_worker, worker_status, NAME, OWNED};
 use crate::process::Child;
 use crate::submit::{queue, release};
+use crate::timing::{few_are_late, undisturbed};
 use crate::tree::{eventually, Group};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
 use rm_client::{numbers, Mapping, Queue, Session};
@@ -59,34 +60,40 @@ fn sleeps() -> Outcome {
             release(&mut queue, 0, number)?;
         }
         is_asleep()?;
-        let before = sleeps_of_worker()?;
-        sleep(Duration::from_secs(3));
-        let count = sleeps_of_worker()? - before;
-        println!("# {count} wake-ups in 3 s");
-        same("at most two a second", count <= 6, true)
+        undisturbed(|| {
+            let (before, start) = (sleeps_of_worker()?, Instant::now());
+            sleep(Duration::from_secs(3));
+            let count = sleeps_of_worker()? - before;
+            let slept = start.elapsed().as_millis();
+            println!("# {count} wake-ups in {slept} ms");
+            let most = slept * 2 / 1000;
+            same("at most two a second", u128::from(count) <= most, true)
+        })
     })
 }
 
-/// A worker that looked once a second would need half a second on average.
+/// A submission that the worker does not hear takes longer with a probability of nine in ten: the
+/// worker looks once a second.
+const UNHEARD: Duration = Duration::from_millis(100);
+
 fn wakes() -> Outcome {
-    const ROUNDS: u32 = 5;
     as_member(|_| {
         let session = session(0)?;
         let mut queue = queue(&session)?;
-        let mut waited = Duration::ZERO;
-        for round in 1..=ROUNDS {
-            is_asleep()?;
-            waited += time(&mut queue, round)?;
-        }
-        println!("# {} us each", (waited / ROUNDS).as_micros());
-        same("prompt", waited < ROUNDS * Duration::from_millis(100), true)
+        undisturbed(|| {
+            let mut rounds = Vec::new();
+            for round in 1..=6 {
+                is_asleep()?;
+                rounds.push(time(&mut queue, round)?);
+            }
+            few_are_late(&rounds, UNHEARD, 2)
+        })
     })
 }
 
 /// Rings by a mapping that was made before the tenant had owned channels. The first submission
 /// after a pause may wait for a second. Then the worker knows that it does not hear.
 fn unheard() -> Outcome {
-    const ROUNDS: u32 = 5;
     let group = Group::new(NAME)?;
     set(NAME, OWNED, "1")?;
     let child = Child::fork(|parent| {
@@ -96,18 +103,15 @@ fn unheard() -> Outcome {
         let mut queue = queue(&session)?;
         let followed = queue.ring_by(earlier);
         is_asleep()?;
-        let first = time(&mut queue, 1)?;
-        let mut waited = Duration::ZERO;
-        for round in 2..=ROUNDS {
-            sleep(Duration::from_millis(300));
-            waited += time(&mut queue, round)?;
-        }
-        println!(
-            "# first {} us, then {} us",
-            first.as_micros(),
-            waited.as_micros()
-        );
-        same("prompt", waited < ROUNDS * Duration::from_millis(100), true)?;
+        println!("# first {} us", time(&mut queue, 1)?.as_micros());
+        undisturbed(|| {
+            let mut rounds = Vec::new();
+            for round in 2..=5 {
+                sleep(Duration::from_millis(300));
+                rounds.push(time(&mut queue, round)?);
+            }
+            few_are_late(&rounds, UNHEARD, 1)
+        })?;
         // It is heard again by the one that the worker knows.
         drop(queue.ring_by(followed));
         release(&mut queue, 0, 100)?;
@@ -140,9 +144,10 @@ fn busy() -> Outcome {
                 (before, pauses) = (faults(), 0);
             }
             sleep(Duration::from_millis(2));
+            // The worker may have seen the end of the last one long before this process did.
             pauses += i64::from(last.elapsed() > Duration::from_millis(8));
-            release(&mut queue, 0, round)?;
             last = Instant::now();
+            release(&mut queue, 0, round)?;
         }
         let count = faults() - before;
         println!("# {count} faults, {pauses} long pauses");
@@ -150,14 +155,15 @@ fn busy() -> Outcome {
     })
 }
 
-/// Fails unless a load from a doorbell's page takes so many faults, and the page is the GPU's: its
+/// Fails unless a load from a doorbell's page faults, or does not, and the page is the GPU's: its
 /// clock runs.
-fn takes(page: &Mapping, expected: i64) -> Outcome {
+fn takes(page: &Mapping, a_fault: bool) -> Outcome {
     let clock = page.u32(usize::from(numbers::DOORBELL) - 16);
     faults();
     let before = faults();
     let start = clock.load(Ordering::SeqCst);
-    same("faults", faults() - before, expected)?;
+    // Revoked again before the load could be repeated, it faults twice.
+    same("it faults", faults() > before, a_fault)?;
     eventually("the clock runs", &true, || {
         Ok(clock.load(Ordering::SeqCst) != start)
     })
@@ -167,7 +173,7 @@ fn takes(page: &Mapping, expected: i64) -> Outcome {
 fn mapped() -> Outcome {
     let native = session(0)?;
     let page = native.gpu().doorbell(false)?;
-    takes(&page, 0)?;
+    takes(&page, false)?;
     let group = Group::new(NAME)?;
     let mut child = member(&group, |parent| {
         let session = session(0)?;
@@ -179,14 +185,14 @@ fn mapped() -> Outcome {
         release(&mut queue, 0, 1)?;
         is_asleep()?;
         // Each is mapped again: its clock runs.
-        pages.iter().try_for_each(|page| takes(page, 1))?;
+        pages.iter().try_for_each(|page| takes(page, true))?;
         parent.step()?;
         is_asleep()?;
         parent.step()
     })?;
     for _ in 0..2 {
         child.next()?;
-        takes(&page, 0)?;
+        takes(&page, false)?;
     }
     child.go()?;
     child.finish()?;
@@ -243,23 +249,22 @@ fn harass(session: &Session, seed: u64) -> Outcome {
     Ok(())
 }
 
+/// Tenants that work on their doorbells make no neighbour wait: of the rounds of one that pauses
+/// now and then, few take as long as one that the worker does not hear.
 fn hostile() -> Outcome {
     let group = Group::new(NAME)?;
     let mut witness = member(&group, |parent| {
         let session = session(0)?;
         let mut queue = queue(&session)?;
         parent.step()?;
-        let (mut slowest, start) = (Duration::ZERO, Instant::now());
-        for round in 1..=100 {
-            slowest = slowest.max(time(&mut queue, round)?);
-            sleep(Duration::from_millis(u64::from(round % 30)));
-        }
-        println!(
-            "# slowest {} us of {} ms",
-            slowest.as_micros(),
-            start.elapsed().as_millis()
-        );
-        same("prompt", slowest < Duration::from_millis(900), true)?;
+        undisturbed(|| {
+            let mut rounds = Vec::new();
+            for round in 1..=100 {
+                rounds.push(time(&mut queue, round)?);
+                sleep(Duration::from_millis(u64::from(round % 30)));
+            }
+            few_are_late(&rounds, 3 * UNHEARD, 5)
+        })?;
         parent.step()?;
         is_asleep()?;
         parent.step()?;
@@ -267,23 +272,27 @@ fn hostile() -> Outcome {
     })?;
     witness.next()?;
     let mut all = Vec::new();
-    for seed in 1..=3 {
-        let mut one = join(&group, |_| {
+    for first in 1..=3 {
+        let mut one = join(&group, |parent| {
             let session = session(0)?;
             let mut queue = queue(&session)?;
             release(&mut queue, 0, 1)?;
-            harass(&session, seed)?;
+            let mut seeds = (first..).step_by(3);
+            parent.work(|| seeds.next().map_or(Ok(()), |seed| harass(&session, seed)))?;
             release(&mut queue, 0, 2)
         })?;
-        one.go()?;
+        one.next()?;
         all.push(one);
     }
     witness.next()?;
-    // One dies at some time, the others end.
+    // One dies at its work, the others end.
     if let Some(mut one) = all.pop() {
         one.kill();
     }
-    all.iter_mut().try_for_each(Child::finish)?;
+    for one in &mut all {
+        one.go()?;
+        one.finish()?;
+    }
     witness.next()?;
     witness.go()?;
     witness.finish()?;

@@ -12,7 +12,7 @@ use crate::owned_launch::MASK;
 use crate::owned_time::{groups, tenant, Tenant, ONE, OTHER};
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
-use crate::tree::Group;
+use crate::tree::{eventually, Group};
 use fakegpu_record::Event;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::Session;
@@ -292,9 +292,14 @@ fn deaths(count: u64) -> Outcome {
     witness.0.kill();
     no_worker()?;
     let before = before.ok_or_else(|| failed("nobody died"))?;
-    let after = kernel_memory()?;
-    println!("# {before} KiB of the kernel before, {after} KiB after");
-    same("memory stays", after < before + 8192, true)
+    println!(
+        "# {before} KiB of the kernel, then {} KiB",
+        kernel_memory()?
+    );
+    // The kernel frees some of it when it finds the time.
+    eventually("memory stays", &false, || {
+        Ok(kernel_memory()? >= before + 8192)
+    })
 }
 
 /// Opens the GPU, and submits releases until death.

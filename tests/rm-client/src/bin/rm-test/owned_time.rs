@@ -9,9 +9,10 @@ use crate::limits::set;
 use crate::owned::{count, join, no_worker};
 use crate::owned_launch::disabled;
 use crate::process::{Child, Parent};
+use crate::timing::undisturbed;
 use crate::tree::{self, eventually, Group};
 use fakegpu_record::{Event, Recorder};
-use gct_ktap::{failed, same, Outcome, Stop, Test};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Engine, Grid, Handle, Launcher, Mapping, Memory, Session};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 pub(crate) const TESTS: &[Test] = &[
     ("owned_time_priority_holds_the_later", priority),
     ("owned_time_quota_is_lent_and_comes_back", quota),
-    ("owned_time_is_shared_by_weight", weights),
-    ("owned_time_duty_cycle_holds", duty_cycle),
+    ("owned_time_is_shared_by_weight", || undisturbed(weights)),
+    ("owned_time_duty_cycle_holds", || undisturbed(duty_cycle)),
     ("owned_time_is_billed", billed),
 ];
 
@@ -127,9 +128,13 @@ impl Tenant {
 
     /// Waits until so many launches or fewer have not ended.
     pub(crate) fn wait(&self, left: u32) -> Outcome {
-        let most = Instant::now() + Duration::from_secs(60);
+        const STANDS: Duration = Duration::from_secs(60);
+        let (mut last, mut since) = (self.ended(), Instant::now());
         while self.launched - self.ended() > left {
-            if Instant::now() > most {
+            if self.ended() != last {
+                (last, since) = (self.ended(), Instant::now());
+            }
+            if since.elapsed() > STANDS {
                 return Err(failed(format!("{} of {}", self.ended(), self.launched)));
             }
             thread::sleep(Duration::from_micros(100));
@@ -202,8 +207,8 @@ pub(crate) fn stat(group: &str, key: &str) -> Result<u64, Stop> {
     Ok(tree::value(&text, key).unwrap_or(0))
 }
 
-/// An owner of an earlier priority has work for half a second. Work of the other that comes
-/// meanwhile runs after it.
+/// An owner of an earlier priority has work for half a second, again and again. Work of the other
+/// that comes meanwhile runs after it.
 fn priority() -> Outcome {
     priority_holds(Tenant::new)
 }
@@ -213,35 +218,56 @@ pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
     let [one, other] = groups()?;
     set(ONE, PRIORITY, "0")?;
     let recorder = recorder()?;
-    let mark = recorder.mark()?;
-    let mut first = tenant_as(open, &one, PROGRAM_OF_ONE, |tenant, parent| {
+    let mut first = tenant_as(open, &one, PROGRAM_OF_ONE, works_at_steps)?;
+    let mut second = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, parent| loop {
+        tenant.launch(MILLISECOND);
+        eventually("pending", &true, || Ok(count("pending")? > 0))?;
+        parent.step()?;
+        tenant.wait(0)?;
+        parent.step()?;
+    })?;
+    for _ in 0..ROUNDS_MAX {
+        let mark = recorder.mark()?;
+        first.next()?;
+        second.next()?;
+        // Two launches take a while, so the other waits.
+        let came_meanwhile = stat(ONE, "pending")? >= 2;
+        first.next()?;
+        second.next()?;
+        if !came_meanwhile {
+            continue;
+        }
+        let early = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+        let late = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
+        same("launches", early.len(), 10)?;
+        // Without an `atom.duration`: who yields has atoms.
+        same("atoms", late.len() > 1, true)?;
+        let end = early.iter().map(|launch| launch.ns).max().unwrap_or(0);
+        let waits = late.iter().all(|atom| atom.began >= end);
+        same("it waits", waits, true)?;
+        same("held", stat(OTHER, "held_usec.tpcs")? > 10_000, true)?;
+        same("the first is not held", stat(ONE, "held_usec.tpcs")?, 0)?;
+        first.kill();
+        second.kill();
+        return no_worker();
+    }
+    Err(failed("it never came meanwhile"))
+}
+
+/// Rounds of which one must find both tenants at work, however slow the host is.
+const ROUNDS_MAX: u32 = 20;
+
+/// Has half a second of work at each second step, and none at the others.
+fn works_at_steps(tenant: &mut Tenant, parent: &mut Parent) -> Outcome {
+    loop {
         for _ in 0..10 {
             tenant.launch(50 * MILLISECOND);
         }
         eventually("pending", &true, || Ok(count("pending")? > 0))?;
         parent.step()?;
-        tenant.wait(0)
-    })?;
-    let mut second = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, _| {
-        tenant.launch(MILLISECOND);
-        tenant.wait(0)
-    })?;
-    first.next()?;
-    second.go()?;
-    first.go()?;
-    first.finish()?;
-    second.finish()?;
-    let early = launches(&recorder, mark, PROGRAM_OF_ONE)?;
-    let late = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
-    same("launches", early.len(), 10)?;
-    // Without an `atom.duration`: who yields has atoms.
-    same("atoms", late.len() > 1, true)?;
-    let end = early.iter().map(|launch| launch.ns).max().unwrap_or(0);
-    let waits = late.iter().all(|atom| atom.began >= end);
-    same("it waits", waits, true)?;
-    same("held", stat(OTHER, "held_usec.tpcs")? > 100_000, true)?;
-    same("the first is not held", stat(ONE, "held_usec.tpcs")?, 0)?;
-    no_worker()
+        tenant.wait(0)?;
+        parent.step()?;
+    }
 }
 
 /// The TPCs of a quota are used by others while its owner is silent, and not while it has work.
@@ -255,50 +281,47 @@ pub(crate) fn quota_is_lent(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
     set(ONE, QUOTA, "20")?;
     let reserved = reserved(ONE)?;
     let recorder = recorder()?;
-    let mut borrower = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, parent| {
-        for _ in 0..3 {
-            for _ in 0..10 {
-                tenant.launch(MILLISECOND);
-                tenant.wait(0)?;
-            }
-            parent.step()?;
-        }
-        Ok(())
-    })?;
-    let mut owner = tenant_as(open, &one, PROGRAM_OF_ONE, |tenant, parent| {
+    let mut borrower = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, parent| loop {
         for _ in 0..10 {
-            tenant.launch(50 * MILLISECOND);
+            tenant.launch(MILLISECOND);
+            tenant.wait(0)?;
         }
-        eventually("pending", &true, || Ok(count("pending")? > 0))?;
         parent.step()?;
-        tenant.wait(0)?;
-        parent.step()
     })?;
-    let masks = |mark| {
+    let mut owner = tenant_as(open, &one, PROGRAM_OF_ONE, works_at_steps)?;
+    let mut borrowed = || {
+        let mark = recorder.mark()?;
+        borrower.next()?;
         let launches = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
         same("launches", launches.len(), 10)?;
         Ok::<_, Stop>(launches.iter().map(Event::mask_words).collect::<Vec<_>>())
     };
-    // Longer than the longest time for which an idle owner is waited for.
-    let silence = Duration::from_millis(200);
-    thread::sleep(silence);
-    let mut mark = recorder.mark()?;
-    borrower.next()?;
-    same("lent", masks(mark)?, vec![vec![0; 8]; 10])?;
-    owner.next()?;
-    mark = recorder.mark()?;
-    borrower.next()?;
-    same("kept", masks(mark)?, vec![reserved.to_vec(); 10])?;
-    owner.next()?;
-    thread::sleep(silence);
-    mark = recorder.mark()?;
-    borrower.next()?;
-    same("lent again", masks(mark)?, vec![vec![0; 8]; 10])?;
-    for child in [&mut borrower, &mut owner] {
-        child.go()?;
-        child.finish()?;
+    is_lent(&mut borrowed)?;
+    let mut kept = None;
+    for _ in 0..ROUNDS_MAX {
+        owner.next()?;
+        let masks = borrowed()?;
+        let worked_all_the_time = stat(ONE, "pending")? > 0;
+        owner.next()?;
+        if worked_all_the_time {
+            kept = Some(masks);
+            break;
+        }
     }
+    same("kept", kept, Some(vec![reserved.to_vec(); 10]))?;
+    is_lent(&mut borrowed).during("again")?;
+    borrower.kill();
+    owner.kill();
     no_worker()
+}
+
+/// Fails unless ten launches may use all TPCs when their owner was silent for a while.
+fn is_lent(mut borrowed: impl FnMut() -> Result<Vec<Vec<u32>>, Stop>) -> Outcome {
+    undisturbed(|| {
+        // Longer than the longest time for which an idle owner is waited for.
+        thread::sleep(Duration::from_millis(200));
+        same("lent", borrowed()?, vec![vec![0; 8]; 10])
+    })
 }
 
 /// Returns the words that disable the TPCs that are reserved for a group.
@@ -374,8 +397,8 @@ fn duty_cycle() -> Outcome {
     // and bills the time until then.
     let percent = count * 1_002_000 * 100 / time.max(1);
     println!("# {count} launches in {} us", time / 1000);
-    same(&format!("{percent}%"), (5..=22).contains(&percent), true)?;
-    same("held", stat(ONE, "held_usec.max")? > 1_000_000, true)?;
+    same(&format!("{percent}%"), (2..=22).contains(&percent), true)?;
+    same("held", stat(ONE, "held_usec.max")? > 100_000, true)?;
     no_worker()
 }
 
@@ -383,15 +406,18 @@ fn duty_cycle() -> Outcome {
 fn billed() -> Outcome {
     let [one, _other] = groups()?;
     let mut child = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
-        let before = count("usage_usec")?;
+        let (before, start) = (count("usage_usec")?, Instant::now());
         for _ in 0..10 {
             tenant.launch(50 * MILLISECOND);
         }
         tenant.wait(0)?;
         eventually("pending", &0, || count("pending"))?;
         let used = count("usage_usec")? - before;
-        println!("# {used} us for 500 ms");
-        same("used", (480_000..=650_000).contains(&used), true)?;
+        let passed = start.elapsed().as_micros();
+        println!("# {used} us for 500 ms, of {passed} us");
+        // The worker bills the time until it sees an end.
+        same("enough", used >= 480_000, true)?;
+        same("no more than passed", u128::from(used) <= passed, true)?;
         parent.step()
     })?;
     child.next()?;

@@ -10,10 +10,12 @@ use crate::owned_time::{launches, Tenant, MILLISECOND, PROGRAM_OF_ONE};
 use crate::process::{Child, Parent};
 use crate::sent::{named, sent};
 use crate::submit::queue;
-use crate::tree::{expect_gone, Group};
-use fakegpu_record::Recorder;
+use crate::timing::undisturbed;
+use crate::tree::{eventually, expect_gone, Group};
+use fakegpu_record::{Event, Recorder};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::Queue;
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,9 @@ struct Worker {
     payload: u32,
     ran: Duration,
     stands: u32,
+    /// How often it looks, and how long it waits for a release.
+    poll: Duration,
+    late: Duration,
 }
 
 impl Worker {
@@ -53,6 +58,8 @@ impl Worker {
             payload: 0,
             ran: Duration::ZERO,
             stands: 0,
+            poll: Duration::from_micros(50),
+            late: LATE,
         }
     }
 
@@ -62,11 +69,11 @@ impl Worker {
         self.payload += 1;
         self.queue.submit_release(0, self.payload);
         while self.queue.payload(0) != self.payload {
-            if start.elapsed() > LATE {
+            if start.elapsed() > self.late {
                 return Err(failed(format!("release {} never comes", self.payload)));
             }
             meanwhile()?;
-            thread::sleep(Duration::from_micros(50));
+            thread::sleep(self.poll);
         }
         match start.elapsed() {
             time if time < STAND => self.ran += time,
@@ -89,7 +96,7 @@ impl Worker {
         let start = Instant::now();
         (self.ran, self.stands) = (Duration::ZERO, 0);
         while self.stands < turns {
-            if start.elapsed() > LATE {
+            if start.elapsed() > self.late {
                 return Err(failed(format!("stood {} times of {turns}", self.stands)));
             }
             self.release(&mut meanwhile)?;
@@ -100,15 +107,17 @@ impl Worker {
     /// Works under [`LIMIT`] for some turns. Fails if that is not kept.
     fn is_limited(&mut self, mut meanwhile: impl FnMut() -> Outcome) -> Outcome {
         const TURNS: u32 = 10;
-        // From the end of a pause to the end of another.
-        self.stands_for(1, &mut meanwhile)?;
-        let start = Instant::now();
-        self.stands_for(TURNS, &mut meanwhile)?;
-        let percent = self.ran.as_nanos() * 100 / start.elapsed().as_nanos().max(1);
-        println!("# {percent}% of {} ms", start.elapsed().as_millis());
-        // A pause of the host within a turn looks like the end of one.
-        same("within its share", percent <= 24, true).during(format!("{percent}%"))?;
-        same("it runs", self.ran > Duration::ZERO, true)
+        undisturbed(|| {
+            // From the end of a pause to the end of another.
+            self.stands_for(1, &mut meanwhile)?;
+            let start = Instant::now();
+            self.stands_for(TURNS, &mut meanwhile)?;
+            let percent = self.ran.as_nanos() * 100 / start.elapsed().as_nanos().max(1);
+            println!("# {percent}% of {} ms", start.elapsed().as_millis());
+            // A pause of the host within a turn looks like the end of one.
+            same("within its share", percent <= 24, true).during(format!("{percent}%"))?;
+            same("it runs", self.ran > Duration::ZERO, true)
+        })
     }
 
     /// Works until a release is late, and returns while the channel stands.
@@ -133,13 +142,18 @@ fn nothing() -> Outcome {
     Ok(())
 }
 
-/// Fails if a control of a limit is sent.
-fn quiet() -> Outcome {
+/// Returns how many controls of limits are sent within three periods.
+fn controls() -> Result<usize, Stop> {
     let events = sent(|| {
         thread::sleep(Duration::from_millis(300));
         Ok(())
     })?;
-    same("controls", events.len(), 0)
+    Ok(events.len())
+}
+
+/// Fails if a control of a limit is sent.
+fn quiet() -> Outcome {
+    same("controls", controls()?, 0)
 }
 
 fn share() -> Outcome {
@@ -233,10 +247,12 @@ fn members() -> Outcome {
     let member = || opened(|worker, _| worker.is_limited(nothing));
     let mut both = [member()?, member()?];
     let mut other = opened(|worker, _| {
-        worker.ran = Duration::ZERO;
-        let start = Instant::now();
-        worker.work_for(Duration::from_secs(1))?;
-        same("runs on", worker.ran * 2 > start.elapsed(), true)
+        undisturbed(|| {
+            worker.ran = Duration::ZERO;
+            let start = Instant::now();
+            worker.work_for(Duration::from_secs(1))?;
+            same("runs on", worker.ran * 2 > start.elapsed(), true)
+        })
     })?;
     for child in &both {
         group.add(child.pid())?;
@@ -251,7 +267,8 @@ fn members() -> Outcome {
     quiet()
 }
 
-/// Sixteen members take long to stop and to go on, and each of them has its part of the turns.
+/// Sixteen members take long to stop and to go on, and each of them has its part of the turns,
+/// however long a turn takes on this host.
 fn crowd() -> Outcome {
     const COUNT: usize = 16;
     let _session = session(0)?;
@@ -259,17 +276,47 @@ fn crowd() -> Outcome {
     set(NAME, MAX, LIMIT)?;
     let mut children = Vec::new();
     for _ in 0..COUNT {
-        let child = opened(|worker, _| worker.stands_for(3, nothing))?;
+        let child = opened(|worker, parent| {
+            // Sixteen that look all the time would leave the driver little of the processors.
+            worker.poll = Duration::from_millis(5);
+            worker.late = 15 * LATE;
+            worker.stands_for(3, nothing)?;
+            parent.step()
+        })?;
         group.add(child.pid())?;
         children.push(child);
     }
+    let events = sent(|| {
+        for child in &mut children {
+            child.go()?;
+        }
+        children.iter_mut().try_for_each(Child::at_step)
+    })?;
+    run_in_turn(&events, COUNT)?;
     for child in &mut children {
         child.go()?;
-    }
-    for child in &mut children {
         child.finish()?;
     }
     quiet()
+}
+
+/// Fails unless each of so many channels was let on as often as each other, at any time.
+fn run_in_turn(events: &[Event], count: usize) -> Outcome {
+    let mut turns = BTreeMap::new();
+    for event in events {
+        let (stopped, channels) = named(event)?;
+        for channel in channels {
+            *turns.entry(channel).or_insert(0) += u32::from(!stopped);
+        }
+        let (most, least) = (turns.values().max(), turns.values().min());
+        // The first turn may have begun before.
+        let all = most.copied().unwrap_or(0) <= 2 || turns.len() == count;
+        let apart = most.zip(least).map_or(0, |(most, least)| most - least);
+        same("all have turns", all, true)?;
+        same("turns apart", apart <= 2, true)?;
+    }
+    println!("# turns: {:?}", turns.values().collect::<Vec<_>>());
+    same("channels", turns.len(), count)
 }
 
 /// Launches of a second are cut by pauses, and each block runs once.
@@ -287,7 +334,7 @@ fn exact() -> Outcome {
     tenant.wait(0)?;
     let found = launches(&recorder, mark, PROGRAM_OF_ONE)?;
     same("launches", found.len(), COUNT)?;
-    let whole = |launch: &fakegpu_record::Event| launch.blocks.len() == 1;
+    let whole = |launch: &Event| launch.blocks.len() == 1;
     same("whole", found.iter().all(whole), true)
 }
 
@@ -336,8 +383,7 @@ fn beside() -> Outcome {
     session.gpu().client().free(native.channel())?;
     same("native", count("native")?, 0)?;
     // A pause that has begun may end.
-    thread::sleep(Duration::from_secs(1));
-    quiet()?;
+    eventually("controls", &0, controls)?;
     owned.release(nothing)?;
     drop((native, owned, session));
     no_worker()
