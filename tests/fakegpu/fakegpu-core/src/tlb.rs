@@ -25,6 +25,9 @@ use std::collections::BTreeMap;
 
 /// How long a driver may take from its write to a table to its invalidation, on a busy host.
 pub const GRACE_NS: u64 = 2_000_000_000;
+/// The most that counts between two looks at suspicions. Those are some milliseconds apart, unless
+/// the host pauses, and with it the driver.
+pub const LOOK_NS: u64 = 100_000_000;
 /// Maximum number of pages that are kept.
 const PAGES_MAX: usize = 1 << 16;
 /// Maximum number of suspicions. Further ones are as good as the first.
@@ -77,7 +80,7 @@ impl Page {
 struct Suspect {
     page: Page,
     what: Stale,
-    /// When it was first looked at.
+    /// What had passed when it was first looked at.
     since_ns: Option<u64>,
 }
 
@@ -87,6 +90,9 @@ pub struct Tlb {
     /// By page directory and address. None overlap.
     pages: BTreeMap<(PhysicalAddress, u64), Page>,
     suspects: Vec<Suspect>,
+    /// When they were looked at last, and what has passed until then.
+    looked_ns: u64,
+    passed_ns: u64,
 }
 
 impl Tlb {
@@ -131,9 +137,12 @@ impl Tlb {
     /// Returns the suspicions that nothing has invalidated in time, each once.
     pub fn stale(&mut self, now_ns: u64) -> Vec<Stale> {
         let mut stale = Vec::new();
+        let passed_ns = now_ns.saturating_sub(self.looked_ns).min(LOOK_NS);
+        (self.looked_ns, self.passed_ns) = (now_ns, self.passed_ns.saturating_add(passed_ns));
+        let passed_ns = self.passed_ns;
         self.suspects.retain_mut(|suspect| {
-            let since_ns = *suspect.since_ns.get_or_insert(now_ns);
-            let is_over = now_ns.saturating_sub(since_ns) > GRACE_NS;
+            let since_ns = *suspect.since_ns.get_or_insert(passed_ns);
+            let is_over = passed_ns.saturating_sub(since_ns) > GRACE_NS;
             if is_over {
                 stale.push(suspect.what);
             }
