@@ -317,7 +317,8 @@ unsafe extern "C" {
     pub fn gct_helper_ear_new() -> *mut gct_ear;
     pub fn gct_helper_ear_put(ear: *mut gct_ear);
     pub fn gct_helper_ear_hears(ear: *const gct_ear) -> bool;
-    pub fn gct_helper_ear_missed(ear: *mut gct_ear);
+    pub fn gct_helper_ear_rings(ear: *const gct_ear) -> u32;
+    pub fn gct_helper_ear_missed(ear: *mut gct_ear, rings: u32);
     pub fn gct_helper_bell_follow(descriptor: i32, ear: *mut gct_ear);
     pub fn gct_helper_worker_close_bells(worker: *mut gct_worker);
     pub fn gct_helper_pauses_in(ns: u64);

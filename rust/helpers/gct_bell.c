@@ -10,7 +10,7 @@
  * Terminology
  *   bell   a device file through which a tenant maps a doorbell
  *   open   it may be mapped: the tenant rings without a fault
- *   ear    what one tenant's bells have told its channels
+ *   ear    what one tenant's bells have told its channels: how often they were opened
  *
  * A tenant can map a bell as often as it likes, and fork. So mappings are revoked by a
  * work item, and no thread but that of a closing bell waits for it.
@@ -29,7 +29,8 @@
 
 struct gct_ear {
 	struct kref users;
-	int hears;
+	uint32_t rings;			/* how often a bell was followed, mapped or rung */
+	uint32_t missed;		/* rings before the one that was missed last */
 };
 
 struct gct_bell_gpu {
@@ -111,12 +112,17 @@ void gct_helper_ear_put(struct gct_ear *ear)
 
 bool gct_helper_ear_hears(const struct gct_ear *ear)
 {
-	return READ_ONCE(ear->hears) != 0;
+	return READ_ONCE(ear->rings) != READ_ONCE(ear->missed);
 }
 
-void gct_helper_ear_missed(struct gct_ear *ear)
+uint32_t gct_helper_ear_rings(const struct gct_ear *ear)
 {
-	WRITE_ONCE(ear->hears, 0);
+	return smp_load_acquire(&ear->rings);
+}
+
+void gct_helper_ear_missed(struct gct_ear *ear, uint32_t rings)
+{
+	WRITE_ONCE(ear->missed, rings);
 }
 
 /* Marks a bell as open, and wakes the worker. The lock is held. */
@@ -128,7 +134,7 @@ static void gct_bell_open(struct gct_bell *bell)
 		list_add_tail(&bell->node, &gpu->bells);
 		WRITE_ONCE(gpu->open, gpu->open + 1);
 	}
-	WRITE_ONCE(bell->ear->hears, 1);
+	WRITE_ONCE(bell->ear->rings, bell->ear->rings + 1);
 	if (gpu->worker)
 		gct_helper_worker_wake(gpu->worker);
 }

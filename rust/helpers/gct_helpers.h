@@ -250,14 +250,17 @@ void gct_helper_worker_stop(struct gct_worker *worker);
  * the bell is closed. close_bells has all bells of the worker's GPU closed, some time
  * later.
  *
- * An ear hears from the moment when a bell of it is followed, mapped or rung, until
- * gct_helper_ear_missed(). The maker of an ear puts it once; its bells keep it.
- * Context: process, may sleep, but hears and missed, which do not.
+ * An ear counts how often a bell of it is followed, mapped or rung while it is closed.
+ * It hears, unless the last of these was missed: gct_helper_ear_missed() takes the count
+ * before it. What the caller loads behind gct_helper_ear_rings() is at least as new as
+ * the count. The maker of an ear puts it once; its bells keep it.
+ * Context: process, may sleep, but hears, rings and missed, which do not.
  */
 struct gct_ear *gct_helper_ear_new(void);
 void gct_helper_ear_put(struct gct_ear *ear);
 bool gct_helper_ear_hears(const struct gct_ear *ear);
-void gct_helper_ear_missed(struct gct_ear *ear);
+uint32_t gct_helper_ear_rings(const struct gct_ear *ear);
+void gct_helper_ear_missed(struct gct_ear *ear, uint32_t rings);
 void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear);
 void gct_helper_worker_close_bells(struct gct_worker *worker);
 

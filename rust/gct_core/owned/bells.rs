@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recognises mappings of doorbells.
+//! Recognises mappings of doorbells, and tenants whose rings are not heard.
 
 use super::maps::{u32_at, u64_at};
 use crate::rmapi::nv::{self, nvos33_with_fd as map};
@@ -45,6 +45,50 @@ pub const fn is_doorbell(class: u32) -> bool {
             | nv::HOPPER_USERMODE_A
     )
 }
+
+/// What the last look at a channel has found, to tell whether its tenant rings unheard.
+///
+/// While all bells are closed, a ring that is heard faults, and adds one to its tenant's rings. So
+/// a tenant rings unheard, or has yet to ring, if its rings are the same at three looks:
+///
+/// ```text
+/// at the first
+/// at the second   all bells are closed, and the channel has nothing new
+/// at the third    it has
+/// ```
+///
+/// What a look finds without such looks before it may have been rung for while the bell was being
+/// closed. Then no ring will follow, and none was missed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silence {
+    /// The tenant's rings at the last look.
+    rings: Option<u32>,
+    /// Whether that was a second look.
+    is_silent: bool,
+}
+
+impl Silence {
+    /// The state of a channel that nobody has looked at.
+    pub const NEW: Self = Self {
+        rings: None,
+        is_silent: false,
+    };
+
+    /// Takes note of a look at a channel. The caller has read whether `all_closed` first, then
+    /// `rings`, and has looked then. Returns whether a submission of the tenant was not heard.
+    pub fn is_broken_unheard(&mut self, rings: u32, has_news: bool, all_closed: bool) -> bool {
+        let are_same = self.rings == Some(rings);
+        let was_silent = self.is_silent && are_same;
+        *self = Self {
+            rings: Some(rings),
+            is_silent: are_same && all_closed && !has_news,
+        };
+        has_news && was_silent
+    }
+}
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

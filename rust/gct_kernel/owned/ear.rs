@@ -13,7 +13,7 @@ use gct_core::owned::bells::{is_doorbell, CpuMapping};
 /// Whether the worker hears when the tenant of an open file rings.
 pub(super) struct Ear(NonNull<gct_ear>);
 
-// SAFETY: C counts the references, and loads and stores the one word of an ear that changes.
+// SAFETY: C counts the references, and loads and stores the words of an ear that change as a whole.
 unsafe impl Send for Ear {}
 // SAFETY: as above.
 unsafe impl Sync for Ear {}
@@ -31,10 +31,16 @@ impl Ear {
         unsafe { bindings::gct_helper_ear_hears(self.0.as_ptr()) }
     }
 
-    /// Learns that the tenant has submitted, and that nothing was heard of it.
-    pub(super) fn missed(&self) {
+    /// Returns how often the tenant's rings were heard.
+    pub(super) fn rings(&self) -> u32 {
         // SAFETY: as above.
-        unsafe { bindings::gct_helper_ear_missed(self.0.as_ptr()) }
+        unsafe { bindings::gct_helper_ear_rings(self.0.as_ptr()) }
+    }
+
+    /// Learns that the tenant has submitted, and that nothing was heard of it behind so many rings.
+    pub(super) fn missed(&self, rings: u32) {
+        // SAFETY: as above.
+        unsafe { bindings::gct_helper_ear_missed(self.0.as_ptr(), rings) }
     }
 
     /// Hears a doorbell that the current process maps by a descriptor.

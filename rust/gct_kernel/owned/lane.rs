@@ -16,6 +16,7 @@ use gct_core::lane::split::{self, AtomRoom};
 use gct_core::lane::whole::WholeSlots;
 use gct_core::lane::words::{Control as Position, Rings, Side};
 use gct_core::lane::work::{self, Stream, Workspace};
+use gct_core::owned::bells::Silence;
 use gct_core::owned::kit;
 use gct_core::owned::worker::{self, Retry, Round};
 use gct_core::owned::{
@@ -53,6 +54,7 @@ pub(super) struct Lane {
     /// Whether the channel was refused, and is stopped.
     is_stopped: bool,
     retry: Retry,
+    silence: Silence,
 }
 
 /// Both sides of a channel.
@@ -152,6 +154,7 @@ impl Lane {
             has_token: false,
             is_stopped: false,
             retry: Retry::NOW,
+            silence: Silence::NEW,
         };
         Ok(KBox::new(lane, flags)?)
     }
@@ -189,15 +192,17 @@ impl Lane {
         let sides = Sides(&self.kit);
         // What a round has left needs no bell.
         if self.has_token && !self.lane.is_quiet() {
+            self.silence = Silence::NEW;
             return false;
         }
+        let rings = self.tenant.ear.rings();
         let has_news = match self.has_token {
             true => self.lane.has_news(&sides),
             false => self.lane.is_pending(&sides),
         };
-        if has_news && all_closed {
+        if self.silence.is_broken_unheard(rings, has_news, all_closed) {
             // If the tenant is about to ring, that is heard.
-            self.tenant.ear.missed();
+            self.tenant.ear.missed(rings);
         }
         !has_news
     }
