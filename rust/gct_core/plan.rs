@@ -286,6 +286,8 @@ pub(crate) struct Plan {
     pub(crate) pauses_at: Ns,
     /// Whether an owner may have pauses that were not looked at yet.
     pub(crate) has_new_pauses: bool,
+    /// Owners wait for their controls, so that a pause or a turn begins.
+    pub(crate) pauses_settle: bool,
 }
 
 impl Plan {
@@ -302,5 +304,6 @@ impl Plan {
         stale_cursor: None,
         pauses_at: Ns(0),
         has_new_pauses: false,
+        pauses_settle: false,
     };
 }

@@ -34,6 +34,10 @@ impl WorkItem for Glue {
         if glue.has_controls() {
             let _pm = SystemPmGuard::patient();
             send_controls(&glue, &Flush::ALL, CONTROLS_PER_RUN);
+            // What stands does not run until the next call.
+            if glue.do_pauses_settle() {
+                pass_pauses(glue.as_arc_borrow());
+            }
         }
         // Look after members and directories before sending more.
         if glue.can_send() {

@@ -247,6 +247,11 @@ impl Glue {
         self.core.lock().state().has_new_pauses()
     }
 
+    /// Returns whether pauses are to be decided on as soon as all controls have completed. O(1).
+    pub(crate) fn do_pauses_settle(&self) -> bool {
+        self.core.lock().state().do_pauses_settle()
+    }
+
     /// Returns whether there may be controls to send. O(1).
     pub(crate) fn has_controls(&self) -> bool {
         self.core.lock().state().has_controls()

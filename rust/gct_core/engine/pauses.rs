@@ -30,11 +30,17 @@ impl State<'_> {
         self.plan.has_new_pauses
     }
 
+    /// Returns whether pauses are to be decided on as soon as all controls have completed. O(1).
+    pub fn do_pauses_settle(&self) -> bool {
+        self.plan.pauses_settle
+    }
+
     /// Decides which owners pause, and marks what has to be told. Call it when it is due, and when
     /// there may be new pauses. O(pools).
     pub fn pass_pauses(&mut self, now: Ns) -> Pausing {
         let time = now - core::mem::replace(&mut self.plan.pauses_at, now);
         self.plan.has_new_pauses = false;
+        self.plan.pauses_settle = false;
         let mut pausing = Pausing::default();
         // Processes first: whether they stood depends on what their groups did until now.
         for of_groups in [false, true] {
@@ -65,12 +71,13 @@ impl State<'_> {
             Passed {
                 time,
                 stood: self.stands_with_group(owner, gpu),
-                settled: self.have_settled(owner, paused_at),
+                unsettled: self.unsettled(owner, paused_at),
             },
         );
         if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
             pool.pauses = pauses;
         }
+        self.plan.pauses_settle |= pauses.settles();
         if let Some(due) = pauses.due() {
             pausing.due = Some(pausing.due.map_or(due, |other| other.min(due)));
         }
@@ -106,14 +113,17 @@ impl State<'_> {
         group.is_some_and(|group| self.is_pause_of(group, gpu))
     }
 
-    /// Returns whether no control is left of those that were to be sent by an event.
-    fn have_settled(&self, owner: Owner, until: u64) -> bool {
+    /// Returns how many processes have a control left of those that were to be sent by an event.
+    fn unsettled(&self, owner: Owner, until: u64) -> usize {
         let group = match owner {
-            Owner::Proc(proc) => return self.has_settled(proc, until),
+            Owner::Proc(proc) => return usize::from(!self.has_settled(proc, until)),
             Owner::Group(group) => group,
         };
-        self.procs_in_group(group)
-            .all(|proc| self.has_settled(proc, until))
+        let mut left = 0_usize;
+        for proc in self.procs_in_group(group) {
+            left = left.saturating_add(usize::from(!self.has_settled(proc, until)));
+        }
+        left
     }
 
     fn has_settled(&self, proc: ProcKey, until: u64) -> bool {

@@ -4,9 +4,9 @@
 //! keeps to its duty cycle (`compute.max`). While they pause, they are off the GPU.
 //!
 //! ```text
-//! starts    ran += time                until the last channel was let on, at most SETTLE_MAX
+//! starts    ran += time                until the last process was let on, or none for SETTLE_MAX
 //! runs      ran += time                until ran >= turn
-//! stops     ran += time                until the last channel has stopped, at most SETTLE_MAX
+//! stops     ran += time                until the last process has stopped, or none for SETTLE_MAX
 //! stands    left = ran * (period - quota) / quota; left -= time    until left = 0
 //! ```
 //!
@@ -25,9 +25,9 @@ const CYCLE_MIN: Ns = Ns(100_000_000);
 /// The shortest turn. A switch of contexts takes some 0.2 ms on an H100.
 const TURN_MIN: Ns = Ns(5_000_000);
 
-/// The longest wait for channels to stop, or to be let on: those of thousands of processes. One
-/// that the resource manager does not stop would otherwise keep the owner's others from running
-/// ever again.
+/// The longest wait for one more process to stop, or to be let on. One that the resource manager
+/// does not stop would otherwise keep the owner's others from running ever again. There is no bound
+/// for all of them: those behind it would never be let on.
 const SETTLE_MAX: Ns = Ns(10_000_000_000);
 
 /// How soon a caller comes again that waits for channels.
@@ -40,15 +40,47 @@ pub struct Passed {
     pub time: Ns,
     /// Whether the owner stood all that time for another reason.
     pub stood: bool,
-    /// Whether all channels have stopped, or were let on, that were to when that was decided.
-    pub settled: bool,
+    /// Processes with channels that have yet to stop, or to be let on, as was decided.
+    pub unsettled: usize,
+}
+
+/// A wait for processes to stop, or to be let on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Settling {
+    /// The fewest that were left, if somebody has looked.
+    left: Option<usize>,
+    /// For how long none has followed.
+    still: Ns,
+}
+
+impl Settling {
+    const NEW: Self = Self {
+        left: None,
+        still: Ns(0),
+    };
+
+    /// Returns the wait that goes on, or `None` when it is over.
+    fn pass(self, passed: &Passed) -> Option<Self> {
+        let follows = self.left.is_some_and(|left| passed.unsettled < left);
+        let still = match follows {
+            true => Ns(0),
+            false => self.still + passed.time,
+        };
+        (passed.unsettled > 0 && still < SETTLE_MAX).then_some(Self {
+            left: match follows {
+                true => Some(passed.unsettled),
+                false => self.left.or(Some(passed.unsettled)),
+            },
+            still,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Starts { ran: Ns },
+    Starts { ran: Ns, wait: Settling },
     Runs { ran: Ns },
-    Stops { ran: Ns, since: Ns },
+    Stops { ran: Ns, wait: Settling },
     Stands { left: Ns },
 }
 
@@ -89,36 +121,47 @@ impl Pauses {
             *self = Self::begin(cycle);
             return;
         };
+        let run = |ran: Ns| match ran < turn(&limit) {
+            true => Phase::Runs { ran },
+            false => Phase::Stops {
+                ran,
+                wait: Settling::NEW,
+            },
+        };
+        let longer = |ran: Ns| ran + passed.time;
         self.phase = match self.phase {
-            Phase::Starts { ran } if !passed.settled && ran + passed.time < SETTLE_MAX => {
-                Phase::Starts {
-                    ran: ran + passed.time,
-                }
-            }
-            Phase::Starts { ran } | Phase::Runs { ran } => {
-                let ran = match passed.stood {
-                    true => ran,
-                    false => ran + passed.time,
-                };
-                match ran < turn(&limit) {
-                    true => Phase::Runs { ran },
-                    false => Phase::Stops { ran, since: Ns(0) },
-                }
-            }
-            Phase::Stops { ran, since } => {
-                let (ran, since) = (ran + passed.time, since + passed.time);
-                match passed.settled || since >= SETTLE_MAX {
-                    true => Phase::Stands {
+            Phase::Starts { ran, wait } => match wait.pass(&passed) {
+                Some(wait) => Phase::Starts {
+                    ran: longer(ran),
+                    wait,
+                },
+                None if passed.stood => run(ran),
+                None => run(longer(ran)),
+            },
+            Phase::Runs { ran } if passed.stood => run(ran),
+            Phase::Runs { ran } => run(longer(ran)),
+            Phase::Stops { ran, wait } => {
+                let ran = longer(ran);
+                match wait.pass(&passed) {
+                    Some(wait) => Phase::Stops { ran, wait },
+                    None => Phase::Stands {
                         left: ran.scale(limit.period - limit.quota, limit.quota.max(Ns(1))),
                     },
-                    false => Phase::Stops { ran, since },
                 }
             }
             Phase::Stands { left } => match left - passed.time {
-                Ns(0) => Phase::Starts { ran: Ns(0) },
+                Ns(0) => Phase::Starts {
+                    ran: Ns(0),
+                    wait: Settling::NEW,
+                },
                 left => Phase::Stands { left },
             },
         };
+    }
+
+    /// Returns whether the next step is due as soon as processes have stopped, or were let on.
+    pub const fn settles(&self) -> bool {
+        matches!(self.phase, Phase::Starts { .. } | Phase::Stops { .. })
     }
 
     /// Returns in what time there may be something to do, or `None` without a limit.
@@ -157,7 +200,7 @@ mod tests {
         Passed {
             time: Ns(ms * MS),
             stood: false,
-            settled,
+            unsettled: usize::from(!settled),
         }
     }
 
@@ -229,10 +272,40 @@ mod tests {
         let (mut pauses, limit) = (Pauses::NONE, cycle(50, 100));
         pauses.pass(limit, passed(0, false));
         pauses.pass(limit, passed(50, false));
+        // One of two stops within half a second.
+        let two = Passed {
+            unsettled: 2,
+            ..passed(500, false)
+        };
+        pauses.pass(limit, two);
+        pauses.pass(limit, passed(0, false));
         pauses.pass(limit, passed(9999, false));
         assert_eq!(pauses.due(), Some(LOOK));
         pauses.pass(limit, passed(1, false));
-        assert_eq!(pauses.due(), Some(Ns(10_050 * MS)), "it ran all that time");
+        assert_eq!(pauses.due(), Some(Ns(10_550 * MS)), "it ran all that time");
+    }
+
+    /// A thousand processes of which each takes a tenth of a second are waited for.
+    #[test]
+    fn the_last_of_many_is_let_on() {
+        let (mut pauses, limit) = (Pauses::NONE, cycle(20, 100));
+        pauses.pass(limit, passed(0, true));
+        pauses.pass(limit, passed(20, true));
+        pauses.pass(limit, passed(0, true));
+        pauses.pass(limit, passed(80, true));
+        for left in (1..1000).rev() {
+            assert!(pauses.settles() && !pauses.is_pause());
+            let unsettled = left;
+            pauses.pass(
+                limit,
+                Passed {
+                    unsettled,
+                    ..passed(100, false)
+                },
+            );
+        }
+        pauses.pass(limit, passed(100, true));
+        assert!(pauses.is_pause());
     }
 
     /// A process whose group pauses does not use up its turn.
@@ -264,15 +337,15 @@ mod tests {
         /// Checks that the share of each cycle keeps to the limit, however late the caller comes
         /// and however long channels take to stop.
         #[test]
-        fn nobody_has_more_than_its_share(quota in 20u64..1_000_000, period in 1000u64..1_000_000, steps in prop::collection::vec((0u64..200_000_000, any::<bool>(), any::<bool>()), 1..300)) {
+        fn nobody_has_more_than_its_share(quota in 20u64..1_000_000, period in 1000u64..1_000_000, steps in prop::collection::vec((0u64..200_000_000, 0usize..3, any::<bool>()), 1..300)) {
             let quota = quota.min(period - 1);
             let limit = Some(DutyCycle { quota: Ns(quota * 1000), period: Ns(period * 1000) });
             let mut pauses = Pauses::NONE;
-            pauses.pass(limit, Passed { time: Ns(0), stood: false, settled: true });
+            pauses.pass(limit, Passed { time: Ns(0), stood: false, unsettled: 0 });
             let (mut ran, mut stood) = (0u128, 0u128);
-            for (time, settled, elsewhere) in steps {
+            for (time, unsettled, elsewhere) in steps {
                 let was = pauses.phase;
-                pauses.pass(limit, Passed { time: Ns(time), stood: elsewhere, settled });
+                pauses.pass(limit, Passed { time: Ns(time), stood: elsewhere, unsettled });
                 match was {
                     Phase::Starts { .. } | Phase::Runs { .. } if elsewhere => {}
                     Phase::Starts { .. } | Phase::Runs { .. } | Phase::Stops { .. } => ran += u128::from(time),

@@ -313,3 +313,132 @@ fn a_tenant_that_never_settles_stands_for_it() {
     timed.pass(1);
     assert_eq!(timed.due(), Some(4 * 10_020));
 }
+
+/// Members of a group under [`LIMIT`], each with a channel, whose controls take time.
+struct Crowd {
+    timed: Timed,
+    members: Vec<Member>,
+    /// For how long any of them has run.
+    ran: u64,
+}
+
+struct Member {
+    channel: ObjectKey,
+    runs: bool,
+    ran: u64,
+    /// How often it was let on.
+    turns: u32,
+}
+
+impl Crowd {
+    fn new(count: u32) -> Self {
+        let mut timed = Timed::new();
+        let group = timed.world.group("web");
+        let mut members = Vec::new();
+        for number in 0..count {
+            let file = timed.open(other(number));
+            let mut state = timed.world.store.state();
+            let moved = state.member_moved(other(number), Some(group));
+            assert_eq!(moved, Ok(()));
+            let channel = state.key_of(file, handle(CLIENT), handle(CHANNEL)).unwrap();
+            members.push(Member {
+                channel,
+                runs: true,
+                ran: 0,
+                turns: 0,
+            });
+        }
+        timed.write(Owner::Group(group), LIMIT);
+        timed.pass(0);
+        let ran = 0;
+        Self {
+            timed,
+            members,
+            ran,
+        }
+    }
+
+    fn wait(&mut self, time: u64) {
+        self.timed.now += time;
+        self.ran += u64::from(self.members.iter().any(|member| member.runs)) * time;
+        for member in self.members.iter_mut().filter(|member| member.runs) {
+            member.ran += time;
+        }
+    }
+
+    /// Sends all that is dirty, each control in so much time. The call that is due comes meanwhile.
+    fn send(&mut self, control_ns: u64) {
+        loop {
+            let next = self.timed.world.store.state().next_control(&Flush::ALL);
+            let Next::Send(control, in_flight) = next else {
+                return;
+            };
+            self.wait(control_ns);
+            self.timed.pass(0);
+            let mut state = self.timed.world.store.state();
+            state.control_done(&in_flight, &control, Ok(()));
+            for member in &mut self.members {
+                let acked = state.objects.get(member.channel).unwrap().acked;
+                let runs = acked.run == crate::plan::Run::Runs;
+                member.turns += u32::from(runs && !member.runs);
+                member.runs = runs;
+            }
+        }
+    }
+
+    /// Does what is due as the glue does, and comes again when that is due, but late.
+    fn pass(&mut self, control_ns: u64, late_ns: u64) {
+        self.timed.pass(0);
+        while self.timed.world.store.state().can_send() {
+            self.send(control_ns);
+            if self.timed.world.store.state().do_pauses_settle() {
+                self.timed.pass(0);
+            }
+        }
+        let due = self.timed.pass(0).due.unwrap();
+        self.wait(due.get() + late_ns);
+    }
+
+    /// Returns how much of the time any of them ran, in percent.
+    fn percent(&self) -> u64 {
+        self.ran * 100 / self.timed.now
+    }
+}
+
+/// Of sixteen members whose controls take most of a second each, every one has every turn, and all
+/// together run for no more than their share.
+#[test]
+fn a_crowd_runs_in_turn_however_slow_its_controls_are() {
+    for (control_ms, late_ms) in [(1, 0), (30, 300), (700, 5), (3000, 1000)] {
+        let mut crowd = Crowd::new(16);
+        for _ in 0..1000 {
+            if crowd.members.iter().any(|member| member.turns > 5) {
+                break;
+            }
+            crowd.pass(control_ms * MS, late_ms * MS);
+        }
+        let turns: Vec<_> = crowd.members.iter().map(|member| member.turns).collect();
+        assert!(
+            turns.iter().all(|turns| *turns >= 5),
+            "{control_ms}: {turns:?}"
+        );
+        // The last turn has begun, and its pause has not.
+        assert!(crowd.percent() <= 25, "{}", crowd.percent());
+    }
+}
+
+/// An owner whose controls are fast has nearly all of its share, although the glue comes up to two
+/// jiffies late.
+#[test]
+fn a_share_is_used() {
+    for (count, least) in [(1, 18), (16, 18)] {
+        let mut crowd = Crowd::new(count);
+        for late in (0..8).cycle().take(200) {
+            crowd.pass(MS / 10, late * MS);
+        }
+        let percent = crowd.percent();
+        assert!((least..=20).contains(&percent), "{count}: {percent}%");
+        let one = crowd.members[0].ran * 100 / crowd.timed.now;
+        assert!(one >= least - 3, "{count}: one has {one}%");
+    }
+}
