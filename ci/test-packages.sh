@@ -130,6 +130,7 @@ if can_run_kubernetes; then
 	# The jobs' cgroups are below one of this run.
 	need_programs "$made/programs-of-tests"
 	run_script slurm "$ROOT/tests/packages/slurm.sh"
+	run_script slurm-new "$ROOT/tests/packages/slurm.sh"
 else
 	printf 'the test of Slurm makes cgroups, which this machine refuses: left out\n'
 fi

@@ -96,6 +96,7 @@ says() { is "$(cat "/tmp/out-$1")" "/usr/lib/gctgroup/libgct_preload.so"$'\n'"$2
 groups() { is "$(gctctl --user ls --json | grep -o '"slurm_[0-9]*"' | tr -d '"' | sort -u | xargs)" "$*"; }
 node_is() { is "$(sinfo -h -o %t)" "$1"; }
 
+printf 'Slurm of this system: %s\n' "$(slurmd -V)"
 try "a node offers shards of its GPUs" soon node_is idle
 try "two jobs have groups of their own" eval 'job --gres=shard:2 "${lie[@]}" && job --gres=shard:3 && soon groups slurm_1 slurm_2'
 try "a job with two shards has twice the limits of one, and gains nothing by its name" has_limits slurm_1/0 16 1073741824
