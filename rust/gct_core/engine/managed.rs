@@ -124,8 +124,8 @@ impl State<'_> {
     }
 
     /// Puts a lower `gmem.limit` in force that is about to be written. Returns the pool if its
-    /// owner has to give memory up first. Not for any other file, and no limit that is no lower.
-    /// The caller has one trial at a time.
+    /// owner has to give memory up first, and can: by eviction, or because it is pageable. Not for
+    /// any other file, no limit that is no lower, and no pool that is on trial.
     pub fn trial_begin(&mut self, file: File, scope: Scope, text: &[u8]) -> Option<(Owner, GpuId)> {
         let Scope::Pool(owner, gpu) = scope else {
             return None;
@@ -133,16 +133,36 @@ impl State<'_> {
         if file != File::GmemLimit {
             return None;
         }
-        let facts = &self.gpus.get(&gpu)?.facts;
+        let evicts = self.gpus.get(&gpu)?.facts.backend == Backend::Kernel;
         let outcome = self.check_write(file, owner, gpu, text);
-        let lowers = facts.backend == Backend::Kernel && outcome == Err(Error::Busy);
+        let lowers = outcome == Err(Error::Busy) && (evicts || self.has_pageable(owner, gpu));
         let value = crate::iface::parse::value(crate::iface::files::entry(file).format, text);
         let Ok(Value::BytesOrMax(limit)) = value else {
             return None;
         };
         let pool = self.pools.get_mut(&(owner, gpu)).filter(|_| lowers)?;
+        if pool.trial.is_some() {
+            return None;
+        }
         pool.trial = limit;
         Some((owner, gpu))
+    }
+
+    /// Returns whether an owner's memory may be pageable.
+    fn has_pageable(&self, owner: Owner, gpu: GpuId) -> bool {
+        match owner {
+            Owner::Proc(proc) => self.effective(proc, gpu).pageable,
+            Owner::Group(_) => {
+                let pool = self.pools.get(&(owner, gpu));
+                pool.is_some_and(|pool| pool.settings.pageable)
+            }
+        }
+    }
+
+    /// Returns the device memory that a pool is charged for.
+    pub fn memory_charged(&self, (owner, gpu): (Owner, GpuId)) -> Bytes {
+        let pool = self.pools.get(&(owner, gpu));
+        pool.map_or(Bytes(0), |pool| pool.usage.now().all_memory())
     }
 
     /// Ends a trial.

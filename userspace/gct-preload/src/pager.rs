@@ -38,9 +38,6 @@ const TICK: Ns = Ns(10_000_000);
 /// Most pairs of moves at once. A program that launches seldom moves so many between two steps.
 const PAIRS_MAX: u64 = 64;
 
-/// Most pieces that one tick evicts because the process is over its limit.
-const EVICTIONS_MAX: usize = 8;
-
 /// Most attempts to charge an allocation beside other processes of the group that allocate, too.
 const ATTEMPTS: usize = 8;
 
@@ -321,9 +318,16 @@ impl Memory {
             self.learn(now);
             // Without a daemon nothing more goes to the GPU.
             self.room = backend.room().unwrap_or(self.charged);
-            self.give_up(backend, now);
         }
-        self.is_unsettled = (0..pairs).all(|_| self.improve(backend, now));
+        self.is_unsettled = match self.is_over() {
+            true => self.give_up(pairs, backend, now),
+            false => (0..pairs).all(|_| self.improve(backend, now)),
+        };
+    }
+
+    /// Returns whether a limit was lowered, or memory that cannot move has taken the room.
+    fn is_over(&self) -> bool {
+        self.charged.device > self.room.device
     }
 
     /// Makes the moves that pay most. Returns whether there were any.
@@ -344,13 +348,9 @@ impl Memory {
         self.learned = now;
     }
 
-    /// Evicts what exceeds a limit, because memory that cannot move has taken the room.
-    fn give_up(&mut self, backend: &mut impl Backend, now: Ns) {
-        for _ in 0..EVICTIONS_MAX {
-            if self.charged.device <= self.room.device || !self.evict_coldest(backend, now) {
-                return;
-            }
-        }
+    /// Evicts what exceeds a limit, so many pieces at most. Returns whether they could leave.
+    fn give_up(&mut self, pieces: u64, backend: &mut impl Backend, now: Ns) -> bool {
+        (0..pieces).all(|_| !self.is_over() || self.evict_coldest(backend, now))
     }
 
     fn follow(&mut self, moves: placement::Moves, backend: &mut impl Backend, now: Ns) -> bool {

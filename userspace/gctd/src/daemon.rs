@@ -5,6 +5,7 @@
 mod files;
 mod goals;
 mod ioctls;
+mod lowering;
 mod managed;
 mod members;
 mod pageable;
@@ -29,6 +30,7 @@ use gct_core::topology::Topology;
 use gct_core::units::Bytes;
 use gctd_ipc::selftest::Selftest;
 use goals::Goals;
+use lowering::Lowerings;
 use pending::PendingWrites;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::HashMap;
@@ -47,6 +49,7 @@ pub(crate) struct Daemon {
     tree: Tree,
     tenants: Tenants,
     pending: PendingWrites,
+    lowerings: Lowerings,
     goals: Goals,
     pub(crate) budget: Budget,
     /// The directory in which the driver lists its GPUs.
@@ -81,6 +84,7 @@ impl Daemon {
             tree: Tree::default(),
             tenants: Tenants::default(),
             pending: PendingWrites::new()?,
+            lowerings: Lowerings::new()?,
             goals: Goals::new()?,
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
@@ -98,6 +102,11 @@ impl Daemon {
     /// Returns the timer of the pending write, for epoll.
     pub(crate) fn ack_timer(&self) -> BorrowedFd<'_> {
         self.pending.timer()
+    }
+
+    /// Returns the timer of limits that are being lowered, for epoll.
+    pub(crate) fn lowerings_timer(&self) -> BorrowedFd<'_> {
+        self.lowerings.timer()
     }
 
     /// Returns the timer of the goals, for epoll.

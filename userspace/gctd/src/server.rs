@@ -39,7 +39,8 @@ const STOP: u64 = 2;
 const ACK_TIMER: u64 = 3;
 const ACCEPT_TIMER: u64 = 4;
 const GOALS_TIMER: u64 = 5;
-const FIRST_CONNECTION: u64 = 6;
+const LOWERINGS_TIMER: u64 = 6;
+const FIRST_CONNECTION: u64 = 7;
 
 /// A listening daemon.
 #[derive(Debug)]
@@ -91,6 +92,7 @@ impl Server {
             (stop.as_fd(), STOP),
             (daemon.ack_timer(), ACK_TIMER),
             (daemon.goals_timer(), GOALS_TIMER),
+            (daemon.lowerings_timer(), LOWERINGS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
         ] {
             add(&epoll, fd, event)?;
@@ -141,6 +143,7 @@ impl Server {
                     STOP => return Ok(()),
                     ACK_TIMER => self.daemon.lock().ack_timeout(),
                     GOALS_TIMER => self.daemon.lock().look_at_goals(),
+                    LOWERINGS_TIMER => self.daemon.lock().look_at_lowerings(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),

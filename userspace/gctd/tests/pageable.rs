@@ -57,12 +57,59 @@ fn both_limits_bind_and_the_room_is_told() {
     assert_eq!(client.read("web/0/gmem.events"), Ok("limit 1\n".into()));
     assert_eq!(tenant.link.paged(0), at(8, 4));
     assert_eq!(charged(&client, "web/0"), at(8, 4));
-    // A limit below what is charged is refused.
-    assert!(client.write("web/0/gmem.limit", "7M").is_err());
     assert!(client.write(&own("hmem.limit"), "3M").is_err());
     assert!(tenant.link.repage(7, at(1, 1), 0, false).is_err(), "no GPU");
     drop(tenant);
     eventually(&at(0, 0), || charged(&client, "web/0"));
+}
+
+/// A lower limit binds at once what can move, and is stored when enough has moved.
+#[test]
+fn a_lower_limit_waits_for_memory_that_moves() {
+    let daemon = Daemon::new("pageable-lower", 1);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    client.write("web/0/gmem.pageable", "1").unwrap();
+    client.write("web/0/gmem.limit", "10M").unwrap();
+    assert_eq!(tenant.link.repage(0, at(8, 0), 0, false), Ok(()));
+    let writer = daemon.write("web/0/gmem.limit", "4M");
+    eventually(&Some(4 * MIB), || {
+        tenant.link.pageable_room(0, 0).map(|room| room.device)
+    });
+    assert_eq!(client.read("web/0/gmem.limit"), Ok("10485760\n".into()));
+    let twice = client.write("web/0/gmem.limit", "2M");
+    assert!(twice.is_err(), "one at a time");
+    assert_eq!(tenant.link.repage(0, at(6, 2), 0, false), Ok(()));
+    assert!(tenant.link.repage(0, at(7, 2), 0, false).is_err());
+    assert!(!writer.is_finished());
+    assert_eq!(tenant.link.repage(0, at(4, 4), 0, false), Ok(()));
+    assert_eq!(writer.join().unwrap(), Ok(()));
+    assert_eq!(client.read("web/0/gmem.limit"), Ok("4194304\n".into()));
+    assert_eq!(charged(&client, "web/0"), at(4, 4));
+}
+
+/// What nobody moves keeps the old limit, and others wait for nothing.
+#[test]
+fn a_lower_limit_fails_when_nothing_leaves() {
+    let daemon = Daemon::new("pageable-stays", 1);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    client.write("web/0/gmem.limit", "10M").unwrap();
+    assert_eq!(tenant.link.repage(0, at(8, 0), 0, false), Ok(()));
+    let busy = Err(rustix::io::Errno::BUSY.raw_os_error());
+    assert_eq!(client.write("web/0/gmem.limit", "4M"), busy, "it is pinned");
+    client.write("web/0/gmem.pageable", "1").unwrap();
+    let writer = daemon.write("web/0/gmem.limit", "4M");
+    eventually(&Some(4 * MIB), || {
+        tenant.link.pageable_room(0, 0).map(|room| room.device)
+    });
+    client.write(&own("compute.weight"), "200").unwrap();
+    assert_eq!(writer.join().unwrap(), busy);
+    assert_eq!(client.read("web/0/gmem.limit"), Ok("10485760\n".into()));
+    let grown = tenant.link.repage(0, at(10, 0), 0, false);
+    assert_eq!(grown, Ok(()), "the trial is over");
 }
 
 /// Checks that a lie stays with whoever told it.

@@ -215,6 +215,18 @@ fn memory_that_cannot_move_gets_room() {
     assert!(!memory.has_remote());
 }
 
+/// A limit that is lowered under a program holds within two seconds of its launches.
+#[test]
+fn a_lower_limit_soon_holds() {
+    let (mut memory, mut world) = (Memory::default(), World::new(1024, 4096));
+    assert!(alloc(&mut memory, &mut world, A, 1024));
+    for limit in [256, 16, 0] {
+        world.limit = at(limit, 4096);
+        run(&mut memory, &mut world, 2, &[(A, 50)]);
+        assert_eq!(world.charged.device, limit * MIB);
+    }
+}
+
 /// Checks random allocations, frees, limits and failing moves.
 #[test]
 fn charges_follow_what_moves() {

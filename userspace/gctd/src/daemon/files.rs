@@ -92,8 +92,8 @@ impl Daemon {
 
     /// Writes a file, and prints who wrote what. `text` is one whole write by `writer`.
     ///
-    /// Returns `None` if processes must acknowledge the value first. The callback that `on_done`
-    /// creates then gets the outcome.
+    /// Returns `None` if processes must acknowledge the value first, or move memory. The callback
+    /// that `on_done` creates then gets the outcome.
     pub(crate) fn write(
         &mut self,
         path: &str,
@@ -131,7 +131,12 @@ impl Daemon {
         }
         let outcome = match needs_acks(entry.file) {
             true => self.begin_write(entry.file, scope, text, on_done)?,
-            false => self.store(entry, scope, text, writer),
+            false => match self.store(entry, scope, text, writer) {
+                Err(Error::Busy) if entry.file == File::GmemLimit => {
+                    self.begin_lowering(scope, text, on_done)?
+                }
+                outcome => outcome,
+            },
         };
         if entry.file == File::SloP99 {
             self.follow_goals();

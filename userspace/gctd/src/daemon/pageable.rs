@@ -78,6 +78,7 @@ impl Daemon {
         let (file, paged, spare) = (session.file, received(paged), Bytes(spare));
         let charge = |tables: &mut Host| tables.state().try_repage(file, ticket, paged, spare);
         if self.tables.with(charge)? {
+            self.look_at_lowerings();
             return Ok(None);
         }
         let mut state = self.tables.state();
