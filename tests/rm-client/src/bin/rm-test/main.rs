@@ -82,7 +82,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit COUNT | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit|plenty COUNT | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -207,6 +207,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         host_memory::TESTS,
         leaks::TESTS,
         programs::TESTS,
+        oracle::TESTS,
         starved::TESTS,
         dying::TESTS,
         replayable::TESTS,

@@ -6,7 +6,7 @@
 //! `small` makes a GPU small, for any driver: pinned memory leaves room for a few roots. `limit`
 //! has a large GPU and as many roots under `gmem.limit`. UVM evicts in both, so that a program
 //! computes the same. ci/test-gpu.sh compares `small` on the stock driver with `limit` on the
-//! patched one.
+//! patched one. A test compares `limit` with `plenty`, where all fits and nothing is evicted.
 
 use crate::gmem::{current, events, number, LIMIT};
 use crate::gpus::me;
@@ -15,9 +15,11 @@ use crate::managed::{uvm, Range, PAGE, ROOT, START};
 use crate::programs::Random;
 use crate::replayable::{run, toucher};
 use crate::tree;
-use gct_ktap::{failed, holds, During, Outcome, Stop};
+use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use rm_client::{numbers, Access, Client, Error, Gpu, Handle, Memory, Toucher};
 use std::sync::atomic::Ordering;
+
+pub(crate) const TESTS: &[Test] = &[("oracle_of_programs_without_a_limit", beside_plenty)];
 
 /// Steps of a program.
 const STEPS: u64 = 32;
@@ -39,6 +41,8 @@ pub(crate) enum Bound {
     Small { gpu: Gpu, pinned: Vec<Handle> },
     /// The process's own limit.
     Limit,
+    /// Nothing.
+    Plenty,
 }
 
 impl Bound {
@@ -56,6 +60,7 @@ impl Bound {
                 Ok(Self::Small { gpu, pinned })
             }
             "limit" => Ok(Self::Limit),
+            "plenty" => Ok(Self::Plenty),
             other => Err(failed(format!("no bound is named {other}"))),
         }
     }
@@ -63,6 +68,7 @@ impl Bound {
     /// Leaves room for so many roots.
     fn leave(&mut self, roots: u64) -> Outcome {
         match self {
+            Self::Plenty => set(&me(), LIMIT, "max"),
             Self::Limit => {
                 set(&me(), LIMIT, "max")?;
                 let limit = current(&me())? + roots * ROOT as u64;
@@ -85,7 +91,7 @@ impl Bound {
     fn check(&self) -> Outcome {
         match self {
             // There is no room for more.
-            Self::Small { .. } => Ok(()),
+            Self::Small { .. } | Self::Plenty => Ok(()),
             Self::Limit => {
                 let peak = number(&me(), "gmem.peak")?;
                 holds("within the limit", peak <= number(&me(), LIMIT)?)
@@ -95,7 +101,7 @@ impl Bound {
 
     fn end(&self) -> Outcome {
         match self {
-            Self::Small { .. } => Ok(()),
+            Self::Small { .. } | Self::Plenty => Ok(()),
             Self::Limit => holds("evicted", events(&me(), "evicted")? > 0),
         }
     }
@@ -241,4 +247,16 @@ pub(crate) fn many(mut bound: Bound, count: u64) -> Outcome {
         println!("# program {seed}: {pages} pages, {hash:016x}");
     }
     bound.end()
+}
+
+/// Programs under a limit compute what they compute where all their memory fits.
+fn beside_plenty() -> Outcome {
+    const SEEDS: u64 = 8;
+    let mut toucher = toucher()?;
+    for seed in 0..SEEDS {
+        let [all, within] = [Bound::Plenty, Bound::Limit]
+            .map(|mut bound| play(&mut toucher, &mut bound, seed).during(format!("seed {seed}")));
+        same("what is computed", within?, all?).during(format!("seed {seed}"))?;
+    }
+    Bound::Limit.end()
 }
