@@ -225,7 +225,7 @@ unpatched_is_noticed() {
 # observe VERSION VARIANT GPUS: what tests/patches/behaviour.sh prints.
 observe() {
 	local log=$BUILD/patches/$1-$2-$3.log
-	"$ROOT/ci/vm.sh" run --nv "$1" --variant "$2" --gpus "$3" --timeout 120 --quiet \
+	"$ROOT/ci/vm.sh" run --nv "$1" --variant "$2" --gpus "$3" --timeout 600 --quiet \
 		--script "$ROOT/tests/patches/behaviour.sh" --log "$log" >/dev/null ||
 		die "the machine with $2 and $3 GPUs failed; see $log"
 	sed -n 's/^ *| //p' "$log" | grep -x 'end' >/dev/null || die "no end in $log"
@@ -243,7 +243,7 @@ behaves_as_stock() {
 # The software GPU has firmware for one version, with which RM starts it.
 uuid_arrives() {
 	need_tools && need_firmware "$BUILD/patches/firmware" &&
-		"$ROOT/ci/vm.sh" run --nv "$1" --variant patched --gpus 1 --timeout 120 --quiet \
+		"$ROOT/ci/vm.sh" run --nv "$1" --variant patched --gpus 1 --timeout 600 --quiet \
 			--file "$FIRMWARE" --script "$ROOT/tests/patches/uuid.sh"
 }
 
