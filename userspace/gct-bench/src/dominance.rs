@@ -2,7 +2,7 @@
 
 //! Finds the mechanisms that are worse than others in one respect and better in none.
 
-use crate::report::{Point, Table};
+use crate::report::Table;
 use gct_hw::kit::Spread;
 use std::fmt::Write;
 
@@ -70,8 +70,11 @@ pub(crate) fn achieved(table: &Table) -> Vec<Achieved<'_>> {
     .collect()
 }
 
-/// Returns the name of a point.
-pub(crate) fn name(point: &Point) -> String {
+/// Returns the name of a table's point. A table of models has its title.
+pub(crate) fn name(table: &Table) -> String {
+    let Some(point) = table.point else {
+        return table.title.clone();
+    };
     let arrivals = if point.poisson { "random" } else { "periodic" };
     format!(
         "{} us, every {} us, {arrivals}",
@@ -134,8 +137,8 @@ fn write_statement(out: &mut String, tables: &[&Table]) -> std::fmt::Result {
         tables.len(),
         lost.len()
     )?;
-    for point in lost.iter().filter_map(|table| table.point) {
-        writeln!(out, "  - {}", name(&point))?;
+    for table in lost {
+        writeln!(out, "  - {}", name(table))?;
     }
     writeln!(
         out,
@@ -156,8 +159,8 @@ fn write_statement(out: &mut String, tables: &[&Table]) -> std::fmt::Result {
                 .map(|b| b.name)
                 .collect();
             if !by.is_empty() {
-                let point = table.point.as_ref().map_or(table.title.clone(), name);
-                writeln!(out, "| {point} | {} | {} |", mechanism.name, by.join(", "))?;
+                let (point, by) = (name(table), by.join(", "));
+                writeln!(out, "| {point} | {} | {by} |", mechanism.name)?;
             }
         }
     }
@@ -167,6 +170,7 @@ fn write_statement(out: &mut String, tables: &[&Table]) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Point;
 
     fn achieved(name: &str, p99: [f64; 2], rate: [f64; 2]) -> Achieved<'_> {
         Achieved {
@@ -188,6 +192,19 @@ mod tests {
         assert!(!a.dominates(&noisy) && !noisy.dominates(&a));
         assert!(!a.dominates(&other) && !other.dominates(&a));
         assert!(!a.dominates(&a));
+    }
+
+    #[test]
+    fn a_lost_pair_of_models_is_named() {
+        let mut table = Table::new("Service bert beside training lora", &COLUMNS);
+        let samples = |p99: f64, rate: f64| [vec![1.0], vec![1.0], vec![p99], vec![rate]];
+        table.row("MPS", &samples(40.0, 100.0));
+        table.row("gct mask", &samples(60.0, 80.0));
+        let text = markdown(&[&table]);
+        assert!(
+            text.contains("some baseline: 1.\n  - Service bert beside training lora\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn fitted(name: &str, counts: &[usize], times: &[f64]) -> Table {
     table
 }
 
-/// A line through points.
+/// A line through points. `r2` is the part of the variance that the line explains, 1 without any.
 struct Fit {
     serial: f64,
     r2: f64,
@@ -116,9 +116,12 @@ impl Fit {
         let xx = mean(&|p| (p.0 - x) * (p.0 - x));
         let xy = mean(&|p| (p.0 - x) * (p.1 - y));
         let yy = mean(&|p| (p.1 - y) * (p.1 - y));
+        // Equal times are all serial. Equal numbers of TPCs say nothing about the parallel part.
+        let slope = if xx > 0.0 { xy / xx } else { 0.0 };
+        let left = yy - slope * xy;
         Self {
-            serial: y - xy / xx * x,
-            r2: xy * xy / (xx * yy),
+            serial: y - slope * x,
+            r2: if yy > 0.0 { 1.0 - left / yy } else { 1.0 },
         }
     }
 }
@@ -126,6 +129,21 @@ impl Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_that_no_tpc_helps_is_serial() {
+        let table = fitted("model", &[1, 10, 50, 100], &[7.0; 4]);
+        let values = &table.rows[0].values;
+        assert_eq!(values[0], [1.0]);
+        assert_eq!(values[1], [1.0]);
+        assert_eq!(values[2], [0.99]);
+    }
+
+    #[test]
+    fn one_number_of_tpcs_explains_no_difference() {
+        let fit = Fit::of(&[(0.1, 5.0), (0.1, 7.0)]);
+        assert_eq!((fit.serial, fit.r2), (6.0, 0.0));
+    }
 
     #[test]
     fn a_model_of_the_law_is_fitted_and_saves_what_it_does_not_use() {

@@ -7,11 +7,7 @@ use crate::report::Table;
 
 /// Formats `p99 (throughput as a percentage of plain MPS)` for each of `ways` in each of `tables`.
 pub(crate) fn markdown(tables: &[&Table], mechanisms: &[&str]) -> String {
-    let name = |table: &Table| {
-        let point = table.point.as_ref();
-        point.map_or(table.title.clone(), dominance::name)
-    };
-    by_mechanism(tables, mechanisms, name, cell)
+    by_mechanism(tables, mechanisms, dominance::name, cell)
 }
 
 /// Formats a line per table, and in it a `cell` per mechanism.
