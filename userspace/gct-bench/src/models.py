@@ -400,6 +400,8 @@ class Speaker:
 
 def answer(words, parts):
     verb, words = words[0], words[1:]
+    if verb == "sms":
+        return dict(sms=torch.cuda.get_device_properties(0).multi_processor_count)
     if verb == "build-speaker":
         parts["speaker"] = Speaker()
         return dict(built=words)
