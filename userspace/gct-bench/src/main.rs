@@ -11,6 +11,7 @@ mod alone;
 mod atoms;
 mod bandwidth;
 mod budget;
+mod charts;
 mod dominance;
 mod legend;
 mod machine;
@@ -27,7 +28,7 @@ mod tokens;
 mod torch;
 
 use anyhow::{bail, Context, Result};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use gct_hw::kit::{Kit, RunEnv};
 use report::{Report, Table};
 use std::path::PathBuf;
@@ -35,8 +36,10 @@ use std::path::PathBuf;
 /// Measures on this machine's GPU and writes one JSON file per part; then shows results as Markdown
 /// and SVG.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Folder of the programs [default: this program's]
     #[arg(long)]
     kit: Option<PathBuf>,
@@ -78,8 +81,31 @@ struct Cli {
     mechanisms: Vec<String>,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    /// Draw each file of results as one picture, FILE.svg beside it
+    ///
+    /// Services beside trainings get a row each, with a dot for each mechanism: p99 to alone, and
+    /// the steps of the trainings. Tables whose columns are numbers (alone, bandwidth, scaling)
+    /// get a panel each.
+    Plot {
+        /// JSON files of results
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    if let Some(Command::Plot { files }) = &cli.command {
+        return files.iter().try_for_each(|file| {
+            let picture = file.with_extension("svg");
+            charts::write(&Report::read(&[file])?, &picture)
+                .with_context(|| file.display().to_string())?;
+            println!("{}", picture.display());
+            Ok(())
+        });
+    }
     if !cli.show.is_empty() {
         return show(&cli, &Report::read(&cli.show)?);
     }

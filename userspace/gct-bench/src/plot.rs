@@ -31,7 +31,7 @@ const FONT: &str = "sans-serif";
 const THEIRS: RGBColor = RGBColor(120, 120, 120);
 const MINE: RGBColor = RGBColor(0, 90, 180);
 
-fn failed(error: impl Display) -> anyhow::Error {
+pub(crate) fn failed(error: impl Display) -> anyhow::Error {
     anyhow!("a plot: {error}")
 }
 
