@@ -197,3 +197,33 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     report.write(&cli.out, "bench")?;
     plot::write(report, &cli.out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_of_the_summary_are_those_of_the_samples() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = folder.join("../../gctgroup-docs/results");
+        let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
+        type Format = fn(&[&Table]) -> String;
+        let formats: [(&str, Format); 6] = [
+            ("models-h200", models::markdown),
+            ("models-h100-6", models::markdown),
+            ("models-h100-load", scenes::markdown),
+            ("models-h100-tenants-before", scenes::markdown),
+            ("models-h100-tenants", scenes::markdown),
+            ("models-h100-services", scenes::markdown),
+        ];
+        for (name, format) in formats {
+            let file = folder.join(name).with_extension("json");
+            let report = Report::read(&[file]).unwrap();
+            let text = format(&report.tables.iter().collect::<Vec<_>>());
+            assert!(
+                page.contains(&text),
+                "summary.md lacks, for {name}:\n{text}"
+            );
+        }
+    }
+}
