@@ -25,6 +25,7 @@ use gct_device_plugin::records::Share;
 use gct_device_plugin::registration::Registration;
 use gct_device_plugin::service::Service;
 use gct_device_plugin::{groups, pods};
+use gctd_ipc::paths::library_of;
 use tokio::runtime;
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::{watch, Mutex, Notify};
@@ -32,7 +33,6 @@ use tokio::task::JoinSet;
 
 /// Most bytes of a container's state. Its annotations are the pod's author's.
 const STATE_BYTES_MAX: u64 = 1 << 20;
-const LIBRARY: &str = "libgct_preload.so";
 
 /// Shares GPUs among the containers of a Kubernetes node.
 #[derive(Debug, Parser)]
@@ -78,7 +78,8 @@ struct Serve {
     #[arg(long, value_name = "PATH")]
     hook: Option<PathBuf>,
 
-    /// The library of the user-space mode. Default: the one beside this program, or in ../lib.
+    /// The library of the user-space mode. Default: libgct_preload.so beside this program, else in
+    /// ../lib/gctgroup, else in ../lib.
     #[arg(long, value_name = "PATH", requires = "dir")]
     preload: Option<PathBuf>,
 
@@ -193,7 +194,11 @@ fn serve(options: Serve) -> Result<()> {
 fn host(options: &Serve) -> Result<Host> {
     let own = std::env::current_exe().context("The path of this program is unknown")?;
     let library = match options.places.dir {
-        Some(_) => Some(library(options.preload.as_deref(), &own)?),
+        // A named one is a path of the host, which may not be seen from here.
+        Some(_) => Some(match &options.preload {
+            Some(path) => path.clone(),
+            None => library_of(&own)?,
+        }),
         None => None,
     };
     Ok(Host {
@@ -207,19 +212,6 @@ fn host(options: &Serve) -> Result<Host> {
             folder: options.mps.clone(),
             shm: options.mps_shm.clone(),
         }),
-    })
-}
-
-/// Returns the library that is named, or the one that is installed with this program.
-fn library(named: Option<&Path>, own: &Path) -> Result<PathBuf> {
-    if let Some(path) = named {
-        return Ok(path.to_owned());
-    }
-    let folder = own.parent().unwrap_or(Path::new("/"));
-    let mut places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)].into_iter();
-    let found = places.find_map(|path| path.canonicalize().ok());
-    found.with_context(|| {
-        format!("There is no {LIBRARY} beside this program: name it with --preload")
     })
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Names the two sockets of a daemon: the tenants' socket and the administrators' socket.
+//! Names the two sockets of a daemon, the tenants' socket and the administrators' socket, and
+//! finds the preload library.
 //!
 //! The tenants' socket lies in a directory of its own. A container mounts that directory and does
 //! not get the administrators' socket with it.
 
 use std::env;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The daemon's directory, unless configured otherwise.
@@ -21,6 +23,13 @@ pub const SOCKET_VARIABLE: &str = "GCTGROUP_SOCKET";
 const TENANTS_FOLDER: &str = "tenants";
 const TENANTS_SOCKET: &str = "gctd.sock";
 const ADMIN_SOCKET: &str = "admin.sock";
+
+/// The name of the preload library.
+pub const LIBRARY: &str = "libgct_preload.so";
+
+/// Where programs find the library, as seen from their own folder: in a folder of programs that
+/// were built, below the prefix of an installation, and in a prefix that packs all libraries.
+const LIBRARY_FOLDERS: [&str; 3] = ["", "../lib/gctgroup", "../lib"];
 
 /// The paths of both sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +63,29 @@ pub fn directory() -> PathBuf {
     path.into()
 }
 
+/// Returns the preload library that is installed with a program.
+///
+/// # Errors
+///
+/// Names the places where there is none.
+pub fn library_of(program: &Path) -> io::Result<PathBuf> {
+    let own = program.parent().unwrap_or(Path::new("/"));
+    let places = LIBRARY_FOLDERS.map(|folder| own.join(folder).join(LIBRARY));
+    let found = places.iter().find_map(|path| path.canonicalize().ok());
+    found.ok_or_else(|| {
+        let places = places.map(|path| path.display().to_string());
+        let message = format!(
+            "There is no {}: name the library with --preload.",
+            places.join(" and no ")
+        );
+        io::Error::new(io::ErrorKind::NotFound, message)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn the_tenants_directory_does_not_contain_the_admin_socket() {
@@ -64,5 +93,31 @@ mod tests {
         let folder = paths.tenants.parent().unwrap();
         assert!(folder.starts_with("/x") && folder != Path::new("/x"));
         assert!(!paths.admin.starts_with(folder));
+    }
+
+    #[test]
+    fn the_library_is_found_where_it_is_installed() {
+        let name = format!("gctd-ipc-library-{}", std::process::id());
+        let prefix = env::temp_dir().join(name);
+        let program = prefix.join("sbin/program");
+        fs::create_dir_all(program.parent().unwrap()).unwrap();
+        let error = library_of(&program).unwrap_err().to_string();
+        assert!(error.contains("sbin/../lib/gctgroup/libgct"), "{error}");
+        assert!(error.contains("--preload"), "{error}");
+        // The nearest one is the program's.
+        let mut found = Vec::new();
+        for folder in ["lib", "lib/gctgroup", "sbin"] {
+            let library = prefix.join(folder).join(LIBRARY);
+            fs::create_dir_all(library.parent().unwrap()).unwrap();
+            fs::write(&library, "").unwrap();
+            found.push((
+                library.canonicalize().unwrap(),
+                library_of(&program).unwrap(),
+            ));
+        }
+        fs::remove_dir_all(&prefix).unwrap();
+        for (there, found) in found {
+            assert_eq!(found, there);
+        }
     }
 }

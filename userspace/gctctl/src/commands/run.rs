@@ -11,11 +11,11 @@ use std::process;
 use gct_client::{Error, Owner, Target, Tree};
 use gct_core::iface::files::{self, Entry};
 use gct_core::iface::{File, Place};
+use gctd_ipc::paths;
 
 use crate::cli::Run;
 use crate::outcome::{Failure, Outcome};
 
-const LIBRARY: &str = "libgct_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
 /// The variable that allows the program to run without its limits.
 const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
@@ -43,7 +43,7 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
     command
         .args(arguments)
         .env(PRELOAD, with_others(&library))
-        .env(gctd_ipc::paths::SOCKET_VARIABLE, socket);
+        .env(paths::SOCKET_VARIABLE, socket);
     let place = match join(tree, run) {
         Ok(group) => format!("in group {group}"),
         Err(failure) if run.optional => {
@@ -165,27 +165,14 @@ fn sweep(tree: &Tree) -> Result<(), Error> {
 
 /// Returns the named library, or the one that is installed with this program.
 pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    let candidates = match named {
-        Some(path) => vec![path.to_owned()],
-        None => {
-            let program = env::current_exe().unwrap_or_default();
-            let beside = program.parent().unwrap_or(Path::new("/"));
-            let folders = ["", "../lib/gctgroup", "../lib"];
-            folders
-                .map(|folder| beside.join(folder).join(LIBRARY))
-                .into()
-        }
+    let Some(path) = named else {
+        let program = env::current_exe().unwrap_or_default();
+        return paths::library_of(&program).map_err(|error| Failure::new(1, error.to_string()));
     };
-    let found = candidates.iter().find_map(|path| path.canonicalize().ok());
-    found.ok_or_else(|| {
-        let places: Vec<String> = candidates.iter().map(|p| p.display().to_string()).collect();
-        Failure::new(
-            1,
-            format!(
-                "There is no {}: name the library with --preload.",
-                places.join(" and no ")
-            ),
-        )
+    path.canonicalize().map_err(|error| {
+        let path = path.display();
+        let message = format!("There is no {path} to preload, as --preload says: {error}.");
+        Failure::new(1, message)
     })
 }
 

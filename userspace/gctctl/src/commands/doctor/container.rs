@@ -5,14 +5,14 @@
 use std::env;
 use std::fs;
 
-use super::{Finding, Status, System};
+use gctd_ipc::paths::{LIBRARY, SOCKET_VARIABLE};
 
-const LIBRARY: &str = "libgct_preload.so";
+use super::{Finding, Status, System};
 
 /// Returns whether this is a container, or another place that an administrator has prepared for
 /// tenants.
 pub(super) fn is_here() -> bool {
-    env::var_os(gctd_ipc::paths::SOCKET_VARIABLE).is_some()
+    env::var_os(SOCKET_VARIABLE).is_some()
 }
 
 /// Checks that programs started here have the library. Nothing else limits them.
