@@ -68,6 +68,7 @@ static int pma_get_batch_size(struct session *s)
 	UVM_TEST_PMA_GET_BATCH_SIZE_PARAMS params = { .gpu_uuid = s->gpu };
 
 	CHECK_OK(UVM_TEST(s->fd, PMA_GET_BATCH_SIZE, params));
+	value("PMA batch %#llx", (unsigned long long)params.pma_batch_size);
 	CHECK(params.pma_batch_size > 0 && params.pma_batch_size % BLOCK_BYTES == 0);
 	return 0;
 }
