@@ -232,6 +232,7 @@ unsafe extern "C" {
     pub fn gct_helper_random() -> u64;
     pub fn gct_helper_process_of(task: *const task_struct, out: *mut gct_process);
     pub fn gct_helper_find_task(pid: u32) -> *mut task_struct;
+    pub fn gct_helper_is_killed() -> bool;
     pub fn gct_helper_process_dead(task: *const task_struct) -> bool;
     pub fn gct_helper_visible_tgid(process: *const gct_process) -> u32;
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;

@@ -106,7 +106,7 @@ pub(crate) fn write(
             let pm = SystemPmGuard::interruptible()?;
             let write = || exec::write(*glue, &pm, file, scope, bytes);
             match file {
-                File::GmemLimit => uvm::write_limit(glue, &pm, scope, bytes, write),
+                File::GmemLimit => uvm::write_limit(glue, &pm, scope, bytes, write)?,
                 _ => write(),
             }
         }

@@ -216,8 +216,8 @@ fn charge(
         let Some((owner, gpu, more)) = lacking else {
             break;
         };
-        // A signal must not make it fail.
-        uvm::make_room(glue, owner, gpu, more, || false);
+        // No signal makes it fail but one that kills.
+        uvm::make_room(glue, owner, gpu, more, uvm::is_killed);
     }
     let refused = match glue.with(|state, _| state.call_try_charge(file, call, bytes)) {
         Ok(Some(charge)) => {

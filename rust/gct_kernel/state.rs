@@ -33,13 +33,15 @@ use crate::uvm::Uvm;
 use gct_core::dirs::Effect;
 use gct_core::engine::{Flush, InFlight, Next, Wait};
 use gct_core::error::{Error, Need, Table};
-use gct_core::ids::{FileId, GroupId, Owner, ProcKey};
+use gct_core::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
+use gct_core::iface::files::File;
 use gct_core::members::{MemberSlot, MemberTable, Members};
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::state::{Failure, State};
 use gct_core::tables::{Memory, Storage, Tables};
 use kernel::alloc::flags::{__GFP_NOWARN, GFP_ATOMIC, GFP_KERNEL, GFP_KERNEL_ACCOUNT};
 use kernel::alloc::{AllocError, Flags, KVVec};
+use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::{new_condvar, new_mutex, new_spinlock, Arc, CondVar, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work};
@@ -72,7 +74,7 @@ pub(crate) struct Glue {
     pub(crate) writing: Mutex<()>,
     #[pin]
     core: Mutex<Tables<Kv>>,
-    /// Signals that a control with a waiter has completed.
+    /// Signals that a control with a waiter has completed, or that a trial has ended.
     #[pin]
     completed: CondVar,
     #[pin]
@@ -240,6 +242,32 @@ impl Glue {
         while !core.state().is_over(wait) {
             self.completed.wait(&mut core);
         }
+    }
+
+    /// Puts a lower `gmem.limit` in force, as [`State::trial_begin`] does. Waits while another one
+    /// of the same pool is on trial.
+    ///
+    /// # Errors
+    ///
+    /// EINTR if a signal comes meanwhile.
+    pub(crate) fn trial_begin(
+        &self,
+        scope: Scope,
+        text: &[u8],
+    ) -> Result<Option<(Owner, GpuId)>, c_int> {
+        let mut core = self.core.lock();
+        while core.state().is_on_trial(scope) {
+            if self.completed.wait_interruptible(&mut core) {
+                return Err(EINTR.to_errno());
+            }
+        }
+        Ok(core.state().trial_begin(File::GmemLimit, scope, text))
+    }
+
+    /// Ends a trial, and lets the next write of the same limit go on.
+    pub(crate) fn trial_end(&self, trial: (Owner, GpuId)) {
+        self.core.lock().state().trial_end(trial);
+        self.completed.notify_all();
     }
 
     /// Returns whether an owner may have pauses that were not looked at yet. O(1).

@@ -11,6 +11,7 @@
 //! the owner whose limit it is has to leave first. UVM evicts it for a thread of its own
 //! (gct-pmm-evict.h), and [`make_room`] has UVM evict for the others.
 
+use crate::bindings;
 use crate::hooks::count_refusal;
 use crate::process;
 use crate::rm::{self, SystemPmGuard};
@@ -19,18 +20,18 @@ use core::ptr;
 use gct_core::engine::{HostCharge, Shortage, Ticket};
 use gct_core::error::Error;
 use gct_core::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
-use gct_core::iface::files::File;
 use gct_core::memory::accounts::{Account, Accounts, Victim};
 use gct_core::memory::{Ledger, Root, RootId, Slot, SlotId};
 use gct_core::records::Payer;
 use gct_core::state::Failure;
 use gct_core::tables::Memory;
 use gct_core::units::Bytes;
+use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 
 /// Accounts of one GPU, as in gct.h. Account 0 is nobody's.
-const ACCOUNTS: usize = crate::bindings::GCT_UVM_ACCOUNTS as usize;
+const ACCOUNTS: usize = bindings::GCT_UVM_ACCOUNTS as usize;
 
 /// The owner of an account: a process on a GPU.
 #[derive(Clone, Copy)]
@@ -87,17 +88,11 @@ impl Table {
 pub(crate) struct Uvm {
     #[pin]
     gpus: Mutex<KVVec<Arc<Gpu>>>,
-    /// Held while a limit is on trial. Comes before the locks of [`Glue`].
-    #[pin]
-    trial: Mutex<()>,
 }
 
 impl Uvm {
     pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            gpus <- new_mutex!(KVVec::new(), "gct::uvm"),
-            trial <- new_mutex!((), "gct::trial"),
-        })
+        pin_init!(Self { gpus <- new_mutex!(KVVec::new(), "gct::uvm") })
     }
 
     fn gpu_by_id(&self, id: GpuId) -> Option<Arc<Gpu>> {
@@ -443,6 +438,12 @@ fn is_signalled() -> bool {
     current!().signal_pending()
 }
 
+/// Returns whether the current thread is to die.
+pub(crate) fn is_killed() -> bool {
+    // SAFETY: it has no preconditions.
+    unsafe { bindings::gct_helper_is_killed() }
+}
+
 /// Evicts managed memory of a group's members that is over the group's limits, as after a process
 /// has joined it. If a signal comes while a suspension is in progress, or nothing can leave, it
 /// stays.
@@ -459,23 +460,27 @@ pub(crate) fn shrink_group(glue: &Glue, group: GroupId) {
 }
 
 /// Writes a limit with `write`. If it is lower than what its owner is charged for, the owner's
-/// managed memory is evicted first, while the lower limit is in force already.
+/// managed memory is evicted first, while the lower limit is in force already. A signal ends that:
+/// then `write` finds that too much is charged.
+///
+/// # Errors
+///
+/// EINTR if a signal comes while another write lowers the same limit.
 pub(crate) fn write_limit<T>(
     glue: &Glue,
     _pm: &SystemPmGuard,
     scope: Scope,
     text: &[u8],
     write: impl FnOnce() -> T,
-) -> T {
-    let _trial = glue.uvm.trial.lock();
+) -> Result<T, c_int> {
     settle(glue);
-    let trial = glue.locked(|state| state.trial_begin(File::GmemLimit, scope, text));
+    let trial = glue.trial_begin(scope, text)?;
     if let Some((owner, gpu)) = trial {
         make_room(glue, owner, gpu, Bytes(0), is_signalled);
     }
     let outcome = write();
     if let Some(trial) = trial {
-        glue.locked(|state| state.trial_end(trial));
+        glue.trial_end(trial);
     }
-    outcome
+    Ok(outcome)
 }

@@ -122,6 +122,11 @@ uint64_t gct_helper_random(void)
 	return get_random_u64();
 }
 
+bool gct_helper_is_killed(void)
+{
+	return fatal_signal_pending(current);
+}
+
 void gct_helper_process_of(const struct task_struct *task, struct gct_process *out)
 {
 	const struct task_struct *leader;

@@ -78,6 +78,9 @@ void gct_helper_process_of(const struct task_struct *task, struct gct_process *o
  */
 struct task_struct *gct_helper_find_task(uint32_t pid);
 
+/* Returns whether current has a signal that kills it. Context: process. */
+bool gct_helper_is_killed(void);
+
 /* Returns whether all threads of the task's process have begun to exit. */
 bool gct_helper_process_dead(const struct task_struct *task);
 

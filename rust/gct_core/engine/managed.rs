@@ -123,6 +123,15 @@ impl State<'_> {
         [Some(Owner::Proc(proc)), group]
     }
 
+    /// Returns whether a lower `gmem.limit` of a pool is in force and not stored yet.
+    pub fn is_on_trial(&self, scope: Scope) -> bool {
+        let Scope::Pool(owner, gpu) = scope else {
+            return false;
+        };
+        let pool = self.pools.get(&(owner, gpu));
+        pool.is_some_and(|pool| pool.trial.is_some())
+    }
+
     /// Puts a lower `gmem.limit` in force that is about to be written. Returns the pool if its
     /// owner has to give memory up first, and can: by eviction, or because it is pageable. Not for
     /// any other file, no limit that is no lower, and no pool that is on trial.

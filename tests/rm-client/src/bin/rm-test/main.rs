@@ -34,6 +34,7 @@ mod gpus;
 mod groups;
 mod host_memory;
 mod hostile;
+mod interrupted;
 mod launch;
 mod leaks;
 mod limits;
@@ -204,6 +205,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         managed::TESTS,
         accounts::TESTS,
         evicted::TESTS,
+        interrupted::TESTS,
         host_memory::TESTS,
         leaks::TESTS,
         programs::TESTS,
