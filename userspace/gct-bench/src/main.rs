@@ -13,6 +13,7 @@ mod bandwidth;
 mod budget;
 mod charts;
 mod dominance;
+mod goodput;
 mod legend;
 mod machine;
 mod mechanisms;
@@ -185,6 +186,8 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     if !scenes.is_empty() {
         text += "## Scenes\n\nEach cell: p99 as a multiple of alone (steps of the trainings, of one alone).\n\n";
         text += &scenes::markdown(&scenes);
+        text += "\nEach cell: steps of the trainings, of what the services leave; requests in time; goodput.\n\n";
+        text += &scenes::in_time(&scenes);
     }
     if !silences.is_empty() {
         text += "## Silence\n\n";
@@ -208,13 +211,17 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 6] = [
+        let formats: [(&str, Format); 10] = [
             ("models-h200", models::markdown),
             ("models-h100-6", models::markdown),
             ("models-h100-load", scenes::markdown),
+            ("models-h100-load", scenes::in_time),
             ("models-h100-tenants-before", scenes::markdown),
+            ("models-h100-tenants-before", scenes::in_time),
             ("models-h100-tenants", scenes::markdown),
+            ("models-h100-tenants", scenes::in_time),
             ("models-h100-services", scenes::markdown),
+            ("models-h100-services", scenes::in_time),
         ];
         for (name, format) in formats {
             let file = folder.join(name).with_extension("json");

@@ -6,10 +6,11 @@
 //! Each service takes half of the GPU's time when it is alone. Its requests are CUDA graphs that
 //! arrive by a Poisson process.
 
-use crate::dominance::{ALONE, COLUMNS, P99, RATE};
+use crate::dominance::{ALONE, P99, RATE};
+use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Pair, Servers};
 use crate::report::{Report, Table};
-use crate::torch::{filled, LEAD};
+use crate::torch::LEAD;
 use crate::Cli;
 use anyhow::{anyhow, Result};
 use fastrand::Rng;
@@ -70,7 +71,7 @@ fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
 fn table(service: &str, training: &str) -> Table {
     Table::new(
         format!("{TITLE}{service} beside training {training}"),
-        &COLUMNS,
+        &MEASURED,
     )
 }
 
@@ -145,7 +146,8 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
             service.ask(&format!("infer {name} 0 {rate} {window}"))?;
             let line = service.answer(PATIENCE)?;
             for (training, rate) in &steps {
-                report.add(filled(table(name, training), ALONE, &line, vec![*rate])?);
+                let table = table(name, training);
+                report.add(filled(report, table, ALONE, &line, vec![*rate])?);
             }
         }
     }
@@ -162,9 +164,7 @@ pub(crate) struct Window {
 impl Window {
     /// Returns the next window of a mechanism's row in the table of this title.
     pub(crate) fn of(cli: &Cli, report: &Report, title: &str, mechanism: &str, rate: f64) -> Self {
-        let table = report.tables.iter().find(|table| table.title == title);
-        let row = table.and_then(|table| table.get(mechanism));
-        let round = row.and_then(|row| row.values.first()).map_or(0, Vec::len);
+        let round = goodput::rounds(report, title, mechanism);
         Self {
             start: moment_in(LEAD),
             seconds: (LONGER * cli.seconds).max(REQUESTS / rate),
@@ -224,21 +224,25 @@ fn window(
     if mechanism.beside {
         let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
         let table = table(name, trained);
-        report.add(filled(table, &mechanism.name, &line, vec![steps])?);
+        report.add(filled(report, table, &mechanism.name, &line, vec![steps])?);
     } else {
         for training in TRAININGS {
             let table = table(name, training);
-            report.add(filled(table, &mechanism.name, &line, vec![])?);
+            report.add(filled(report, table, &mechanism.name, &line, vec![])?);
         }
     }
     Ok(())
 }
 
-/// One mechanism over all pairs: p99 as a multiple of that alone, and throughput as a part of it.
+/// One mechanism over all pairs: p99 as a multiple of that alone, throughput as a part of it and of
+/// what strict priority would leave, requests in time, and goodput.
 #[derive(Debug, Default)]
 struct Sum {
     p99: Vec<(f64, String)>,
     rate: Vec<f64>,
+    left: Vec<f64>,
+    in_time: Vec<Bounds>,
+    goodput: Vec<Bounds>,
 }
 
 /// Formats a line per mechanism: the mean and the worst pair.
@@ -261,32 +265,43 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             };
             if let Some((_, sum)) = sums.get_mut(at) {
                 sum.p99.push((p99, table.title.replace(TITLE, "")));
-                sum.rate.extend(row.ratio(alone, RATE));
+                let (load, rate) = (LOAD, row.ratio(alone, RATE));
+                let in_time = goodput::in_time(row, alone);
+                sum.rate.extend(rate);
+                sum.left.extend(rate.map(|rate| rate / (1.0 - load)));
+                sum.in_time.extend(in_time);
+                let both = in_time.zip(rate);
+                sum.goodput
+                    .extend(both.map(|(in_time, rate)| Bounds::exactly(rate).and(load, in_time)));
             }
         }
     }
     let mean = |sum: &Sum| mean(sum.p99.iter().map(|(ratio, _)| *ratio));
     sums.sort_by(|(_, a), (_, b)| mean(a).total_cmp(&mean(b)));
     let mut out = String::from(
-        "| mechanism | pairs | p99, mean over pairs | worst pair | training, mean | least |\n\
-         |---|---|---|---|---|---|\n",
+        "| mechanism | pairs | p99, mean over pairs | worst pair | training, mean | least | \
+         of what is left | requests in time | goodput |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
     );
     for (name, sum) in &sums {
         let worst = sum.p99.iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let (worst, pair) = worst.map_or((0.0, ""), |(ratio, pair)| (*ratio, pair.as_str()));
         let least = sum.rate.iter().copied().fold(f64::INFINITY, f64::min);
         let trained = match sum.rate.is_empty() {
-            true => "- | -".into(),
+            true => "- | - | -".into(),
             false => format!(
-                "{:.0}% | {:.0}%",
+                "{:.0}% | {:.0}% | {:.0}%",
                 100.0 * self::mean(sum.rate.iter().copied()),
-                100.0 * least
+                100.0 * least,
+                100.0 * self::mean(sum.left.iter().copied()),
             ),
         };
+        let in_time = Bounds::mean(&sum.in_time).map_or("-".into(), Bounds::percent);
+        let goodput = Bounds::mean(&sum.goodput).map_or("-".into(), Bounds::text);
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             out,
-            "| {name} | {} | {:.2} | {worst:.2} ({pair}) | {trained} |",
+            "| {name} | {} | {:.2} | {worst:.2} ({pair}) | {trained} | {in_time} | {goodput} |",
             sum.p99.len(),
             mean(sum),
         );
@@ -307,11 +322,14 @@ mod tests {
     fn a_mechanism_is_summed_over_pairs() {
         let pair = |training: &str, p99: f64, rate: f64| {
             let mut table = table("bert", training);
-            let row = |p99, rate| [vec![1.0], vec![1.0], vec![p99], vec![rate]];
-            table.row(ALONE, &row(100.0, 50.0));
-            table.row("MPS", &row(p99, rate));
+            let row = |p99, rate: &[f64], in_time: &[f64]| {
+                let one = vec![1.0];
+                [one.clone(), one, vec![p99], rate.to_vec(), in_time.to_vec()]
+            };
+            table.row(ALONE, &row(100.0, &[50.0], &[]));
+            table.row("MPS", &row(p99, &[rate], &[]));
             table.row("gct none", &[vec![], vec![], vec![], vec![]]);
-            table.row(MPS_ALONE, &[vec![1.0], vec![1.0], vec![p99 / 3.0], vec![]]);
+            table.row(MPS_ALONE, &row(p99 / 3.0, &[], &[90.0]));
             table
         };
         let tables = [pair("lora", 120.0, 40.0), pair("bert", 300.0, 45.0)];
@@ -320,8 +338,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "| MPS alone | 2 | 0.70 | 1.00 (bert beside training bert) | - | - |",
-                "| MPS | 2 | 2.10 | 3.00 (bert beside training bert) | 85% | 80% |",
+                "| MPS alone | 2 | 0.70 | 1.00 (bert beside training bert) | - | - | - | 90% | - |",
+                "| MPS | 2 | 2.10 | 3.00 (bert beside training bert) \
+                 | 85% | 80% | 170% | 95 to 99% | 1.32 to 1.34 |",
             ]
         );
     }

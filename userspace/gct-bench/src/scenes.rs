@@ -5,12 +5,13 @@
 //!
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
-use crate::dominance::{ALONE, COLUMNS, P99, RATE};
+use crate::dominance::{ALONE, P99, RATE};
+use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Servers};
 use crate::models::{self, Models, Window, LONGER, PATIENCE};
 use crate::report::{Report, Table};
 use crate::summary;
-use crate::torch::{filled, LEAD};
+use crate::torch::LEAD;
 use crate::Cli;
 use anyhow::{Context, Result};
 use gct_hw::daemon::Daemon;
@@ -70,7 +71,7 @@ impl Scene {
         let (service, load) = self.services.get(index).copied().unwrap_or_default();
         Table::new(
             format!("{TITLE}{}: {service} at {:.0}%", self.name, load * 100.0),
-            &COLUMNS,
+            &MEASURED,
         )
     }
 }
@@ -204,7 +205,7 @@ fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<
                     .first()
                     .and_then(|name| rates.trainings.get(name));
                 let steps = steps.copied().into_iter().collect();
-                report.add(filled(scene.table(index), ALONE, &line, steps)?);
+                report.add(filled(report, scene.table(index), ALONE, &line, steps)?);
             }
         }
     }
@@ -284,6 +285,7 @@ impl Programs {
         for (index, (name, _)) in scene.services.iter().enumerate() {
             let line = self.service(name)?.answer(PATIENCE)?;
             report.add(filled(
+                report,
                 scene.table(index),
                 &mechanism.name,
                 &line,
@@ -307,13 +309,87 @@ fn more(names: &mut Vec<&'static str>, wanted: &[&'static str]) {
 /// Formats a line per table: for each mechanism p99 as a multiple of that alone, and the steps of
 /// all trainings as a part of those of one alone.
 pub(crate) fn markdown(tables: &[&Table]) -> String {
+    let name = |table: &Table| table.title.replace(TITLE, "");
+    summary::by_mechanism(tables, &names(tables), name, cell)
+}
+
+fn names<'a>(tables: &[&'a Table]) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for row in tables.iter().flat_map(|table| &table.rows) {
         if row.name != ALONE && !names.contains(&row.name.as_str()) {
             names.push(&row.name);
         }
     }
-    summary::by_mechanism(tables, &names, |table| table.title.replace(TITLE, ""), cell)
+    names
+}
+
+/// Formats a line per scene: for each mechanism the steps of the trainings as a part of what the
+/// services leave, the requests in time of each service, and the goodput of all together.
+pub(crate) fn in_time(tables: &[&Table]) -> String {
+    let groups = together(tables);
+    let first: Vec<&Table> = groups
+        .iter()
+        .filter_map(|group| group.first())
+        .copied()
+        .collect();
+    let of = |table: &Table| {
+        let holds = |group: &&Vec<&Table>| group.first().is_some_and(|f| f.title == table.title);
+        groups.iter().find(holds).map_or(&[][..], Vec::as_slice)
+    };
+    let name = |table: &Table| {
+        let services = of(table).iter().map(|table| parts(table).1);
+        let services = services.collect::<Vec<_>>().join(", ");
+        format!("{}: {services}", parts(table).0.replace(TITLE, ""))
+    };
+    summary::by_mechanism(&first, &names(tables), name, |table, mechanism| {
+        work(of(table), mechanism)
+    })
+}
+
+/// Returns the scene of a table, and the service with its load.
+fn parts(table: &Table) -> (&str, &str) {
+    table.title.rsplit_once(": ").unwrap_or((&table.title, ""))
+}
+
+/// Groups the tables of services that run at the same time. A scene that is measured at many loads
+/// has the same service in each of its tables.
+fn together<'a>(tables: &[&'a Table]) -> Vec<Vec<&'a Table>> {
+    let model = |table: &Table| parts(table).1.split(' ').next().map(str::to_string);
+    let mut groups: Vec<Vec<&Table>> = Vec::new();
+    for table in tables {
+        let joins = |group: &&mut Vec<&Table>| {
+            group
+                .iter()
+                .all(|other| parts(other).0 == parts(table).0 && model(other) != model(table))
+        };
+        match groups.last_mut().filter(joins) {
+            Some(group) => group.push(table),
+            None => groups.push(vec![table]),
+        }
+    }
+    groups
+}
+
+/// Formats what the services and the trainings of one scene get done under a mechanism.
+fn work(tables: &[&Table], mechanism: &str) -> Option<String> {
+    let (mut load, mut steps, mut each) = (0.0, 0.0, Vec::new());
+    let mut goodput = Bounds::default();
+    for table in tables {
+        let (row, alone) = (table.get(mechanism)?, table.get(ALONE)?);
+        let (part, in_time) = (goodput::load(&table.title)?, goodput::in_time(row, alone)?);
+        load += part;
+        // The trainings are the same in each table of a scene.
+        steps = row.ratio(alone, RATE)?;
+        goodput = goodput.and(part, in_time);
+        each.push(in_time.percent());
+    }
+    let goodput = goodput.and(1.0, Bounds::exactly(steps));
+    let left = 100.0 * steps / (1.0 - load);
+    Some(format!(
+        "{left:.0}%; {}; {}",
+        each.join(", "),
+        goodput.text()
+    ))
 }
 
 fn cell(table: &Table, mechanism: &str) -> Option<String> {
@@ -336,6 +412,30 @@ mod tests {
         more(&mut names, &["bert", "bert", "lora"]);
         more(&mut names, &["lora"]);
         assert_eq!(names, ["bert", "bert", "lora"]);
+    }
+
+    #[test]
+    fn services_of_one_scene_share_what_is_left() {
+        let scenes = scenes("services");
+        let mut tables = [scenes[0].table(0), scenes[0].table(1)];
+        for table in &mut tables {
+            let row = |p99: f64, rate: f64| [vec![1.0], vec![2.0], vec![p99], vec![rate]];
+            table.row(ALONE, &row(3.0, 10.0));
+            table.row("MPS", &row(9.0, 8.0));
+        }
+        let text = in_time(&tables.iter().collect::<Vec<_>>());
+        let last = text.lines().last().unwrap();
+        assert_eq!(
+            last,
+            "| bert and resnet50 beside training lora: bert at 40%, resnet50 at 20% \
+             | 200%; 95 to 99%, 95 to 99%; 1.37 to 1.39 |"
+        );
+    }
+
+    #[test]
+    fn loads_of_one_pair_are_scenes_of_their_own() {
+        let tables: Vec<Table> = scenes("load").iter().map(|scene| scene.table(0)).collect();
+        assert_eq!(together(&tables.iter().collect::<Vec<_>>()).len(), 5);
     }
 
     #[test]
