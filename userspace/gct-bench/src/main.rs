@@ -8,6 +8,7 @@
 )]
 
 mod alone;
+mod arrivals;
 mod atoms;
 mod bandwidth;
 mod budget;
@@ -29,6 +30,7 @@ mod tokens;
 mod torch;
 
 use anyhow::{bail, Context, Result};
+use arrivals::Arrivals;
 use clap::{Parser, Subcommand};
 use gct_hw::kit::{Kit, RunEnv};
 use report::{Report, Table};
@@ -77,6 +79,9 @@ struct Cli {
     /// Arrival patterns of latency-critical launches in the sweep
     #[arg(long, value_delimiter = ',', default_value = "periodic,poisson")]
     arrivals: Vec<String>,
+    /// Arrivals of requests in the parts of models and scenes, at the same mean rate
+    #[arg(long, value_enum, default_value_t)]
+    requests: Arrivals,
     /// Only these mechanisms, by their names in the results; with --show, in the summary
     #[arg(long, alias = "ways", value_delimiter = ',')]
     mechanisms: Vec<String>,

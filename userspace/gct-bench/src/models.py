@@ -4,7 +4,6 @@
 # Reads one request per line on standard input, and writes one line of JSON for each to standard
 # output. The first `build` is the first use of the GPU.
 import json
-import random
 import statistics
 import sys
 import time
@@ -145,20 +144,20 @@ class Service:
             times.append(time.perf_counter() - begin)
         return dict(us=statistics.median(times) * 1e6)
 
-    def serve(self, priority, rate, start, seconds, seed):
-        """Requests arrive by a Poisson process, also while others are served. Latency counts from
-        the arrival."""
-        rng = random.Random(seed)
-        end = start + seconds
-        due = time.time()
+    def serve(self, priority, start, arrivals):
+        """Requests arrive so many microseconds after the start, also while others are served.
+        Latency counts from the arrival. Those before the start are not measured, and dropped if
+        they are over."""
         times = []
-        while due < end:
+        for arrival in arrivals:
+            due = start + arrival / 1e6
+            if arrival < 0 and time.time() > due:
+                continue
             while time.time() < due:
                 pass
             self.once(priority)
-            if due >= start:
+            if arrival >= 0:
                 times.append(round((time.time() - due) * 1e6, 1))
-            due += rng.expovariate(rate)
         return dict(times_us=times)
 
 
@@ -415,9 +414,9 @@ def answer(words, parts):
         parts.update(("training " + name, Training(TRAININGS[name])) for name in words)
         return dict(built=words)
     if verb == "infer":
-        name, priority, rate, start, seconds, seed = words
+        name, priority, start, arrivals = words
         return parts[name].serve(
-            int(priority), float(rate), float(start), float(seconds), int(seed))
+            int(priority), float(start), [int(arrival) for arrival in arrivals.split(",")])
     if verb == "train":
         return parts["training " + words[0]].serve(*map(float, words[1:]))
     if verb == "cost-train":

@@ -4,8 +4,9 @@
 //! under every mechanism.
 //!
 //! Each service takes half of the GPU's time when it is alone. Its requests are CUDA graphs that
-//! arrive by a Poisson process.
+//! arrive as [`crate::arrivals`] says.
 
+use crate::arrivals::Arrivals;
 use crate::dominance::{ALONE, P99, RATE};
 use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Pair, Servers};
@@ -41,15 +42,27 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// First words of the title of each pair's table.
 pub(crate) const TITLE: &str = "Service ";
 
+/// How busy each service is: the share of the GPU's time that it takes when it is alone, and the
+/// pattern of its arrivals.
+#[derive(Clone, Copy)]
+struct Offered {
+    load: f64,
+    arrivals: Arrivals,
+}
+
 /// Requests per second of each service.
 type Rates = BTreeMap<&'static str, f64>;
 
 /// Measures each service beside each training.
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    let offered = Offered {
+        load: LOAD,
+        arrivals: cli.requests,
+    };
     for (service, training) in pairs() {
-        report.add(table(service, training));
+        report.add(table(offered, service, training));
     }
-    let rates = alone(kit, cli, report)?;
+    let rates = alone(kit, cli, offered, report)?;
     let servers = Servers::start(kit, tpcs)?;
     let all = servers.pairs(tpcs, report, |mechanism| {
         if !mechanism.beside {
@@ -58,7 +71,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
         cli.measures(&mechanism.name)
     })?;
     mechanisms::in_rounds(all, cli, "models", report, |pair, random, report| {
-        with_pair(kit, cli, pair, &rates, random, report)
+        with_pair(kit, cli, pair, (offered, &rates), random, report)
     })
 }
 
@@ -68,9 +81,10 @@ fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
         .flat_map(|service| TRAININGS.map(|training| (service, training)))
 }
 
-fn table(service: &str, training: &str) -> Table {
+fn table(offered: Offered, service: &str, training: &str) -> Table {
+    let arrivals = offered.arrivals.title();
     Table::new(
-        format!("{TITLE}{service} beside training {training}"),
+        format!("{TITLE}{service} beside training {training}{arrivals}"),
         &MEASURED,
     )
 }
@@ -116,8 +130,8 @@ pub(crate) fn start_all(kit: &Kit, programs: &[Models<'_>]) -> Result<Vec<Served
     Ok(started)
 }
 
-/// Measures each program alone on the GPU, natively. Returns the rates of [`LOAD`].
-fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
+/// Measures each program alone on the GPU, natively. Returns the rates of the offered load.
+fn alone(kit: &Kit, cli: &Cli, offered: Offered, report: &mut Report) -> Result<Rates> {
     let native = RunEnv::native();
     let [mut service, mut training] = start(kit, [&native, &native])?;
     let mut rates = Rates::new();
@@ -125,7 +139,7 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
     for name in SERVICES {
         service.ask(&format!("cost {name} 50"))?;
         let us = number(&service.answer(PATIENCE)?, "us")?;
-        let rate = LOAD / us * 1e6;
+        let rate = offered.load / us * 1e6;
         report.note(format!(
             "{name}: {us:.0} us a request, {rate:.1} requests/s"
         ));
@@ -141,12 +155,12 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
             );
         }
         for (name, rate) in &rates {
-            let title = table(name, TRAININGS[0]).title;
-            let window = Window::of(cli, report, &title, ALONE, *rate);
-            service.ask(&format!("infer {name} 0 {rate} {window}"))?;
+            let title = table(offered, name, TRAININGS[0]).title;
+            let window = Window::of(cli, report, &title, ALONE, (offered.arrivals, *rate));
+            service.ask(&format!("infer {name} 0 {}", window.requests(*rate)))?;
             let line = service.answer(PATIENCE)?;
             for (training, rate) in &steps {
-                let table = table(name, training);
+                let table = table(offered, name, training);
                 report.add(filled(report, table, ALONE, &line, vec![*rate])?);
             }
         }
@@ -159,24 +173,39 @@ pub(crate) struct Window {
     pub(crate) start: String,
     pub(crate) seconds: f64,
     pub(crate) seed: u64,
+    arrivals: Arrivals,
 }
 
 impl Window {
     /// Returns the next window of a mechanism's row in the table of this title.
-    pub(crate) fn of(cli: &Cli, report: &Report, title: &str, mechanism: &str, rate: f64) -> Self {
+    pub(crate) fn of(
+        cli: &Cli,
+        report: &Report,
+        title: &str,
+        mechanism: &str,
+        (arrivals, rate): (Arrivals, f64),
+    ) -> Self {
         let round = goodput::rounds(report, title, mechanism);
         Self {
             start: moment_in(LEAD),
             seconds: (LONGER * cli.seconds).max(REQUESTS / rate),
             // CAST: rounds are few.
             seed: cli.seed + round as u64,
+            arrivals,
         }
     }
-}
 
-impl std::fmt::Display for Window {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.start, self.seconds, self.seed)
+    /// Returns when requests arrive, in seconds from the start.
+    fn times(&self, rate: f64) -> Vec<f64> {
+        self.arrivals
+            .times(rate, self.seconds, LEAD.as_secs_f64(), self.seed)
+    }
+
+    /// Formats the start, and the arrivals in microseconds from it.
+    pub(crate) fn requests(&self, rate: f64) -> String {
+        let times = self.times(rate);
+        let each = times.iter().map(|time| format!("{:.0}", time * 1e6));
+        format!("{} {}", self.start, each.collect::<Vec<_>>().join(","))
     }
 }
 
@@ -184,7 +213,7 @@ fn with_pair(
     kit: &Kit,
     cli: &Cli,
     pair: &Pair,
-    rates: &Rates,
+    (offered, rates): (Offered, &Rates),
     random: &mut Rng,
     report: &mut Report,
 ) -> Result<()> {
@@ -198,7 +227,14 @@ fn with_pair(
     random.shuffle(&mut windows);
     for (mechanism, models) in windows {
         let rate = rates.get(models.0).copied().unwrap_or(1.0);
-        window(cli, &mut programs, mechanism, models, rate, report)?;
+        window(
+            cli,
+            &mut programs,
+            mechanism,
+            models,
+            (offered, rate),
+            report,
+        )?;
     }
     Ok(())
 }
@@ -209,25 +245,32 @@ fn window(
     [service, training]: &mut [Served; 2],
     mechanism: &Mechanism,
     (name, trained): (&str, &str),
-    rate: f64,
+    (offered, rate): (Offered, f64),
     report: &mut Report,
 ) -> Result<()> {
-    let title = table(name, trained).title;
-    let window = Window::of(cli, report, &title, &mechanism.name, rate);
+    let title = table(offered, name, trained).title;
+    let window = Window::of(
+        cli,
+        report,
+        &title,
+        &mechanism.name,
+        (offered.arrivals, rate),
+    );
     if mechanism.beside {
         let Window { start, seconds, .. } = &window;
         training.ask(&format!("train {trained} {start} {seconds}"))?;
     }
     let priority = u8::from(mechanism.high_priority);
-    service.ask(&format!("infer {name} {priority} {rate} {window}"))?;
+    let requests = window.requests(rate);
+    service.ask(&format!("infer {name} {priority} {requests}"))?;
     let line = service.answer(PATIENCE)?;
     if mechanism.beside {
         let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
-        let table = table(name, trained);
+        let table = table(offered, name, trained);
         report.add(filled(report, table, &mechanism.name, &line, vec![steps])?);
     } else {
         for training in TRAININGS {
-            let table = table(name, training);
+            let table = table(offered, name, training);
             report.add(filled(report, table, &mechanism.name, &line, vec![])?);
         }
     }
@@ -319,9 +362,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_gets_the_start_and_the_arrivals() {
+        let window = Window {
+            start: "17.5".into(),
+            seconds: 1.0,
+            seed: 3,
+            arrivals: Arrivals::Bursty,
+        };
+        let text = window.requests(200.0);
+        let (start, arrivals) = text.split_once(' ').unwrap();
+        assert_eq!(start, "17.5");
+        let arrivals: Vec<i64> = arrivals.split(',').map(|us| us.parse().unwrap()).collect();
+        assert!(arrivals.is_sorted());
+        assert!((-300_000..0).contains(&arrivals[0]));
+        assert!(arrivals.len() > 100);
+        assert_eq!(text, window.requests(200.0));
+    }
+
+    #[test]
     fn a_mechanism_is_summed_over_pairs() {
         let pair = |training: &str, p99: f64, rate: f64| {
-            let mut table = table("bert", training);
+            let offered = Offered {
+                load: LOAD,
+                arrivals: Arrivals::Poisson,
+            };
+            let mut table = table(offered, "bert", training);
             let row = |p99, rate: &[f64], in_time: &[f64]| {
                 let one = vec![1.0];
                 [one.clone(), one, vec![p99], rate.to_vec(), in_time.to_vec()]

@@ -5,6 +5,7 @@
 //!
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
+use crate::arrivals::Arrivals;
 use crate::dominance::{ALONE, P99, RATE};
 use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Servers};
@@ -32,9 +33,11 @@ struct Scene {
     /// Model of each service, and the share of the GPU's time that it takes when it is alone.
     services: Vec<(&'static str, f64)>,
     trainings: Vec<&'static str>,
+    arrivals: Arrivals,
 }
 
 impl Scene {
+    /// Returns a scene whose requests arrive at random.
     fn new(
         name: impl ToString,
         services: &[(&'static str, f64)],
@@ -44,6 +47,7 @@ impl Scene {
             name: name.to_string(),
             services: services.to_vec(),
             trainings: trainings.to_vec(),
+            arrivals: Arrivals::Poisson,
         }
     }
 
@@ -60,7 +64,7 @@ impl Scene {
         let each = self.services.iter().map(|service| rates.of(*service));
         let slowest = each.fold(f64::INFINITY, f64::min);
         let title = self.table(index).title;
-        let mut window = Window::of(cli, report, &title, mechanism, slowest);
+        let mut window = Window::of(cli, report, &title, mechanism, (self.arrivals, slowest));
         // CAST: services are few.
         window.seed += 1000 * index as u64;
         window
@@ -70,15 +74,20 @@ impl Scene {
     fn table(&self, index: usize) -> Table {
         let (service, load) = self.services.get(index).copied().unwrap_or_default();
         Table::new(
-            format!("{TITLE}{}: {service} at {:.0}%", self.name, load * 100.0),
+            format!(
+                "{TITLE}{}: {service} at {:.0}%{}",
+                self.name,
+                load * 100.0,
+                self.arrivals.title()
+            ),
             &MEASURED,
         )
     }
 }
 
 /// Returns the scenes of a part.
-fn scenes(part: &str) -> Vec<Scene> {
-    match part {
+fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
+    let mut scenes: Vec<Scene> = match part {
         "load" => [0.1, 0.3, 0.5, 0.7, 0.9]
             .map(|load| Scene::new("beside training resnet50", &[("bert", load)], &["resnet50"]))
             .into(),
@@ -101,12 +110,16 @@ fn scenes(part: &str) -> Vec<Scene> {
             Scene::new(name, &[(first, 0.4), (second, 0.2)], &["lora"])
         })
         .into(),
+    };
+    for scene in &mut scenes {
+        scene.arrivals = arrivals;
     }
+    scenes
 }
 
 /// Measures the scenes of the part `atoms-by-turns` with atoms of each length.
 pub(crate) fn lengths(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
-    let scenes = scenes(LENGTHS);
+    let scenes = scenes(LENGTHS, cli.requests);
     let rates = alone(kit, cli, &scenes, report)?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
     let (first, last) = mechanisms::ordered(&daemon)?;
@@ -152,7 +165,7 @@ pub(crate) fn run(
     tpcs: &[&str],
     report: &mut Report,
 ) -> Result<()> {
-    let scenes = scenes(part);
+    let scenes = scenes(part, cli.requests);
     let rates = alone(kit, cli, &scenes, report)?;
     let servers = Servers::start(kit, tpcs)?;
     let pairs = servers.pairs(tpcs, report, |mechanism| {
@@ -198,7 +211,7 @@ fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<
                 let window = scene.window(index, cli, ALONE, &rates, report);
                 let rate = rates.of((name, *load));
                 let service = programs.service(name)?;
-                service.ask(&format!("infer {name} 0 {rate} {window}"))?;
+                service.ask(&format!("infer {name} 0 {}", window.requests(rate)))?;
                 let line = service.answer(PATIENCE)?;
                 let steps = scene
                     .trainings
@@ -266,7 +279,7 @@ impl Programs {
             window.start.clone_from(&together);
             seconds = window.seconds;
             let rate = rates.of((name, *load));
-            let request = format!("infer {name} {priority} {rate} {window}");
+            let request = format!("infer {name} {priority} {}", window.requests(rate));
             self.service(name)?.ask(&request)?;
         }
         let mut left = scene.trainings.clone();
@@ -416,7 +429,7 @@ mod tests {
 
     #[test]
     fn services_of_one_scene_share_what_is_left() {
-        let scenes = scenes("services");
+        let scenes = scenes("services", Arrivals::Bursty);
         let mut tables = [scenes[0].table(0), scenes[0].table(1)];
         for table in &mut tables {
             let row = |p99: f64, rate: f64| [vec![1.0], vec![2.0], vec![p99], vec![rate]];
@@ -427,20 +440,23 @@ mod tests {
         let last = text.lines().last().unwrap();
         assert_eq!(
             last,
-            "| bert and resnet50 beside training lora: bert at 40%, resnet50 at 20% \
+            "| bert and resnet50 beside training lora: bert at 40%, bursty, resnet50 at 20%, bursty \
              | 200%; 95 to 99%, 95 to 99%; 1.37 to 1.39 |"
         );
     }
 
     #[test]
     fn loads_of_one_pair_are_scenes_of_their_own() {
-        let tables: Vec<Table> = scenes("load").iter().map(|scene| scene.table(0)).collect();
+        let tables: Vec<Table> = scenes("load", Arrivals::Poisson)
+            .iter()
+            .map(|scene| scene.table(0))
+            .collect();
         assert_eq!(together(&tables.iter().collect::<Vec<_>>()).len(), 5);
     }
 
     #[test]
     fn p99_is_compared_within_a_round() {
-        let scene = &scenes("load")[0];
+        let scene = &scenes("load", Arrivals::Poisson)[0];
         let mut table = scene.table(0);
         let row = |p99: &[f64], rate: &[f64]| [vec![], vec![], p99.to_vec(), rate.to_vec()];
         table.row(ALONE, &row(&[100.0, 300.0, 100.0], &[50.0]));
