@@ -49,8 +49,21 @@ struct Cli {
     /// Folder of the results
     #[arg(long, default_value = ".")]
     out: PathBuf,
-    /// What to measure: alone, atoms, sweep, silence, models, torch, torch-cost, load, tenants,
-    /// services, atoms-by-turns, tokens, bandwidth, scaling
+    /// What to measure, a file of results for each
+    ///
+    /// alone, atoms, sweep, silence, torch, torch-cost, tokens, bandwidth, scaling;
+    ///
+    /// models: six services beside six trainings at half load, 36 pairs (Tally 5);
+    ///
+    /// pairs80: the same at 80% load (LithOS 17);
+    ///
+    /// load: one pair at 10 to 90% load (Tally 6a);
+    ///
+    /// tenants: a service beside 1 to 9 trainings (Tally 7a);
+    ///
+    /// services: two services and a training (LithOS 14 to 16);
+    ///
+    /// atoms-by-turns: a pair with atoms of 10 us to 10 ms (Tally 7c)
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -131,7 +144,10 @@ fn main() -> Result<()> {
             "atoms" => ("atoms", atoms::run(&kit, &cli, &tpcs, &mut report)),
             "sweep" => ("sweep", sweep::run(&kit, &cli, &tpcs, &mut report)),
             "silence" => ("silence", silence::run(&kit, &cli, &tpcs, &mut report)),
-            "models" => ("models", models::run(&kit, &cli, &tpcs, &mut report)),
+            "models" | models::BUSY => (
+                part.as_str(),
+                models::run(&kit, &cli, part, &tpcs, &mut report),
+            ),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
             "load" | "tenants" | "services" => (
                 part.as_str(),
@@ -182,7 +198,7 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
             text += &dominance::markdown(tables);
         }
     }
-    if !models.is_empty() {
+    for models in models::alike(&models) {
         text += "## Models\n\nEach ratio is relative to the program alone.\n\n";
         text += &models::markdown(&models);
         text += "\n## Models: what dominates what\n\n";

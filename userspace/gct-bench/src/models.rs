@@ -3,8 +3,8 @@
 //! Measures services beside trainings: models of torchvision and transformers with random weights,
 //! under every mechanism.
 //!
-//! Each service takes half of the GPU's time when it is alone. Its requests are CUDA graphs that
-//! arrive as [`crate::arrivals`] says.
+//! Each service takes half of the GPU's time when it is alone, or 80% (LithOS's figure 17). Its
+//! requests are CUDA graphs that arrive as [`crate::arrivals`] says.
 
 use crate::arrivals::Arrivals;
 use crate::dominance::{ALONE, P99, RATE};
@@ -27,8 +27,11 @@ pub(crate) const SERVICES: [&str; 6] = [
     "resnet50", "bert", "detector", "whisper", "prefill", "decode",
 ];
 pub(crate) const TRAININGS: [&str; 6] = ["resnet50", "mobilenet", "bert", "gpt2", "lora", "unet"];
-/// Share of the GPU's time that a service takes when it is alone.
+/// The part that measures busy services.
+pub(crate) const BUSY: &str = "pairs80";
+/// Share of the GPU's time that a service takes when it is alone, and that of a busy one.
 const LOAD: f64 = 0.5;
+const BUSY_LOAD: f64 = 0.8;
 /// Length of a window as a multiple of the sweep's, since requests are few.
 pub(crate) const LONGER: f64 = 5.0;
 /// Requests of a window at least.
@@ -54,9 +57,15 @@ struct Offered {
 type Rates = BTreeMap<&'static str, f64>;
 
 /// Measures each service beside each training.
-pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+pub(crate) fn run(
+    kit: &Kit,
+    cli: &Cli,
+    part: &str,
+    tpcs: &[&str],
+    report: &mut Report,
+) -> Result<()> {
     let offered = Offered {
-        load: LOAD,
+        load: if part == BUSY { BUSY_LOAD } else { LOAD },
         arrivals: cli.requests,
     };
     for (service, training) in pairs() {
@@ -70,7 +79,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
         }
         cli.measures(&mechanism.name)
     })?;
-    mechanisms::in_rounds(all, cli, "models", report, |pair, random, report| {
+    mechanisms::in_rounds(all, cli, part, report, |pair, random, report| {
         with_pair(kit, cli, pair, (offered, &rates), random, report)
     })
 }
@@ -82,9 +91,14 @@ fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 fn table(offered: Offered, service: &str, training: &str) -> Table {
+    // Titles of half load are those of older samples.
+    let load = match offered.load == LOAD {
+        true => String::new(),
+        false => format!(" at {:.0}%", 100.0 * offered.load),
+    };
     let arrivals = offered.arrivals.title();
     Table::new(
-        format!("{TITLE}{service} beside training {training}{arrivals}"),
+        format!("{TITLE}{service}{load} beside training {training}{arrivals}"),
         &MEASURED,
     )
 }
@@ -288,6 +302,30 @@ struct Sum {
     goodput: Vec<Bounds>,
 }
 
+/// Returns the tables of each load and pattern of arrivals, which have no mean in common.
+pub(crate) fn alike<'a>(tables: &[&'a Table]) -> Vec<Vec<&'a Table>> {
+    let offered = |table: &'a Table| {
+        let title = table.title.as_str();
+        (
+            goodput::load(title),
+            title.split_once(", ").map(|(_, rest)| rest),
+        )
+    };
+    let mut groups: Vec<Vec<&Table>> = Vec::new();
+    for table in tables {
+        let same = |group: &&mut Vec<&'a Table>| {
+            group
+                .first()
+                .is_some_and(|first| offered(first) == offered(table))
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(table),
+            None => groups.push(vec![table]),
+        }
+    }
+    groups
+}
+
 /// Formats a line per mechanism: the mean and the worst pair.
 pub(crate) fn markdown(tables: &[&Table]) -> String {
     let mut sums: Vec<(&str, Sum)> = Vec::new();
@@ -308,7 +346,8 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             };
             if let Some((_, sum)) = sums.get_mut(at) {
                 sum.p99.push((p99, table.title.replace(TITLE, "")));
-                let (load, rate) = (LOAD, row.ratio(alone, RATE));
+                let load = goodput::load(&table.title).unwrap_or(LOAD);
+                let rate = row.ratio(alone, RATE);
                 let in_time = goodput::in_time(row, alone);
                 sum.rate.extend(rate);
                 sum.left.extend(rate.map(|rate| rate / (1.0 - load)));
@@ -377,6 +416,26 @@ mod tests {
         assert!((-300_000..0).contains(&arrivals[0]));
         assert!(arrivals.len() > 100);
         assert_eq!(text, window.requests(200.0));
+    }
+
+    #[test]
+    fn a_busy_service_leaves_less() {
+        let table = |load| {
+            let arrivals = Arrivals::Poisson;
+            let mut table = table(Offered { load, arrivals }, "bert", "lora");
+            for (name, steps) in [(ALONE, 10.0), ("MPS", 4.0)] {
+                let one = || vec![1.0];
+                table.row(name, &[one(), one(), one(), vec![steps]]);
+            }
+            table
+        };
+        let (half, busy) = (table(LOAD), table(BUSY_LOAD));
+        assert_eq!(half.title, "Service bert beside training lora");
+        assert_eq!(busy.title, "Service bert at 80% beside training lora");
+        let groups = alike(&[&half, &busy]);
+        assert_eq!(groups.len(), 2);
+        assert!(markdown(&groups[0]).contains("| 40% | 40% | 80% |"));
+        assert!(markdown(&groups[1]).contains("| 40% | 40% | 200% |"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Measures scenes of the papers: one pair at many loads (Tally's figure 6a), a service beside many
-//! trainings (7b), lengths of atoms (7c), two services and a training (LithOS's figure 14).
+//! trainings (7a), lengths of atoms (7c), two services and a training (LithOS's figure 14).
 //!
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
