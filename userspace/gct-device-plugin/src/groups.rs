@@ -22,6 +22,7 @@ use gct_core::iface::{files, File, Place};
 use crate::cgroup;
 use crate::container::{self, PodContainer, State};
 use crate::place::Places;
+use crate::prefer::Running;
 use crate::records::{Record, Records, Share};
 
 /// Most time until the tree has noticed that the last process of a group has ended.
@@ -37,8 +38,8 @@ pub struct Report {
     pub restored: Vec<String>,
     /// What could not be done, and is tried again.
     pub failures: Vec<String>,
-    /// Containers with a slot on each GPU.
-    pub tenants: BTreeMap<u32, usize>,
+    /// Containers by GPU and profile.
+    pub running: Running,
 }
 
 /// Gives a container its group and its share of a GPU. A second call with the same share changes
@@ -124,10 +125,10 @@ pub fn reconcile(places: &Places, pods: Option<&HashSet<PodContainer>>) -> Resul
                 remove_group(&tree, &name, Duration::ZERO).and_then(|()| records.remove(&name));
             removed.map(|()| report.removed.push(name.clone()))
         } else {
-            record
-                .gpus
-                .keys()
-                .for_each(|gpu| *report.tenants.entry(*gpu).or_default() += 1);
+            for (gpu, share) in &record.gpus {
+                let place = (*gpu, share.profile.clone());
+                *report.running.entry(place).or_default() += 1;
+            }
             if exists {
                 continue;
             }

@@ -79,7 +79,7 @@ impl Keeper {
                     .iter()
                     .for_each(|group| log(&format!("restored group {group}")));
                 messages.extend(report.failures);
-                *self.tenants.lock().unwrap_or_else(PoisonError::into_inner) = report.tenants;
+                *self.tenants.lock().unwrap_or_else(PoisonError::into_inner) = report.running;
             }
             Err(error) => {
                 messages.insert(format!("groups: {error:#}"));

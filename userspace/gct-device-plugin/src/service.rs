@@ -2,7 +2,7 @@
 
 //! Answers the kubelet's calls for one profile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,7 @@ use crate::api::*;
 use crate::inventory::Slot;
 use crate::mps::Control;
 use crate::place::Places;
+use crate::prefer::Running;
 use crate::profiles::{Profile, Sharing};
 use crate::{cdi, groups, prefer};
 
@@ -38,8 +39,8 @@ pub struct SlotState {
     pub numa_node: Option<i64>,
 }
 
-/// The containers with a slot on each GPU, of all profiles.
-pub type Tenants = Arc<Mutex<BTreeMap<u32, usize>>>;
+/// The containers that ran when the keeper last looked.
+pub type Tenants = Arc<Mutex<Running>>;
 
 /// The service of one profile.
 #[derive(Clone, Debug)]
@@ -146,20 +147,15 @@ impl Service {
         let must = parse(&request.must_include)?;
         let size = usize::try_from(request.size)
             .map_err(|_| Status::invalid_argument("a negative number of devices"))?;
-        let mut tenants = self
-            .tenants
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        // Groups appear when containers start. What is allocated and not started yet is not free.
-        for state in self
-            .slots
-            .borrow()
-            .iter()
-            .filter(|state| !available.contains(&state.slot))
-        {
-            *tenants.entry(state.slot.gpu).or_default() += 1;
-        }
+        let tenants = {
+            let running = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            let slots = self.slots.borrow();
+            let taken = slots
+                .iter()
+                .map(|state| state.slot)
+                .filter(|slot| !available.contains(slot));
+            prefer::tenants(&self.profile.name, &running, taken.map(|slot| slot.gpu))
+        };
         let chosen = prefer::choose(self.profile.place, &available, &must, size, &tenants);
         Ok(chosen.iter().map(Slot::to_string).collect())
     }

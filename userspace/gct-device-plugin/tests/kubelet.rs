@@ -10,9 +10,9 @@
 mod common;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{until, Behaviour, Kubelet, Node};
+use common::{until, Behaviour, Kubelet, Node, WAIT};
 use gct_device_plugin::api::{ContainerDevices, ContainerResources, PodResources};
 use tonic::Code;
 
@@ -63,6 +63,38 @@ async fn a_container_has_slots_of_different_gpus() {
     let refused = kubelet.admit(SMALL, 2).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("one slot of a GPU"), "{refused}");
+}
+
+/// Two containers of one profile run on GPU 0, three of another on GPU 1.
+#[tokio::test]
+async fn a_container_that_runs_counts_once() {
+    let profiles = "[profile.light]\nslots = 3\n[profile.heavy]\nslots = 3\n";
+    let mut node = Node::new("once", profiles);
+    let kubelet = Kubelet::start(&node.kubelet_folder(), Behaviour::Proper);
+    node.start_plugin();
+    kubelet.until_healthy("gctgroup.dev/light", 6).await;
+    let devices = [
+        "light=gpu0",
+        "light=gpu0",
+        "heavy=gpu1",
+        "heavy=gpu1",
+        "heavy=gpu1",
+    ];
+    for (n, device) in (1..).zip(devices) {
+        assert!(node.create(n, &[format!("gctgroup.dev/{device}")]));
+    }
+    let free = ["gpu0-2", "gpu1-0", "gpu1-1", "gpu1-2"].map(str::to_owned);
+    // The plugin sees the containers one after the other, and those on GPU 1 last.
+    let started = Instant::now();
+    while kubelet
+        .preferred("gctgroup.dev/light", &free, 1)
+        .await
+        .unwrap()
+        != ["gpu0-2"]
+    {
+        assert!(started.elapsed() < WAIT, "GPU 0 has fewer tenants");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]

@@ -153,8 +153,8 @@ fn a_container_has_its_group_and_limits_before_it_runs() {
     assert_eq!(machine.read(&format!("{group}/1/tpc.quota")), "4");
     assert!(bind(&machine.places, &state(10), 0, &share("9")).is_err());
     assert_eq!(
-        machine.reconcile(None).tenants,
-        BTreeMap::from([(0, 1), (1, 1)])
+        machine.reconcile(None).running,
+        [0, 1].map(|gpu| ((gpu, "small".to_owned()), 1)).into()
     );
     release(&machine.places, &state(10)).unwrap();
     assert_eq!((machine.groups().len(), machine.records()), (0, 0));

@@ -119,6 +119,29 @@ impl Kubelet {
         .await;
     }
 
+    /// Asks the plugin which `size` of the available devices it prefers.
+    pub(crate) async fn preferred(
+        &self,
+        resource: &str,
+        available: &[String],
+        size: i32,
+    ) -> Result<Vec<String>, Status> {
+        let client = self.known.lock().unwrap().clients.get(resource).cloned();
+        let request = ContainerPreferredAllocationRequest {
+            available: available.to_vec(),
+            must_include: vec![],
+            size,
+        };
+        let answer = client
+            .unwrap()
+            .get_preferred_allocation(PreferredAllocationRequest {
+                container_requests: vec![request],
+            })
+            .await?;
+        let mut responses = answer.into_inner().container_responses;
+        Ok(responses.remove(0).device_ids)
+    }
+
     /// Admits a container with `size` devices, as the kubelet does, and returns their CDI names.
     pub(crate) async fn admit(
         &self,
@@ -140,17 +163,7 @@ impl Kubelet {
                 "Insufficient {resource}"
             )));
         }
-        let preferred = client
-            .get_preferred_allocation(PreferredAllocationRequest {
-                container_requests: vec![ContainerPreferredAllocationRequest {
-                    available,
-                    must_include: vec![],
-                    size,
-                }],
-            })
-            .await?
-            .into_inner();
-        let device_ids = preferred.container_responses[0].device_ids.clone();
+        let device_ids = self.preferred(resource, &available, size).await?;
         assert_eq!(device_ids.len(), usize::try_from(size).unwrap());
         let answer = client
             .allocate(AllocateRequest {
