@@ -90,16 +90,40 @@ impl Host {
     ///
     /// Those of the file system. Readers see the old file or the new one.
     pub fn write(&self, profile: &Profile, gpus: &[&Gpu]) -> io::Result<bool> {
-        let path = self.specs.join(format!("{VENDOR}_{}.json", profile.name));
+        let path = self.specs.join(file_of(&profile.name));
         if gpus.is_empty() {
             // A spec without devices is invalid.
-            return match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                removed => Ok(removed.is_ok()),
-            };
+            return remove(&path);
         }
         let devices = gpus.iter().map(|gpu| self.spec_device(profile, gpu));
         self.replace(&path, &self.spec(&profile.resource(), devices.collect()))
+    }
+
+    /// Removes the specs of profiles that are no longer in the file: a runtime would start
+    /// containers with their limits, though nobody counts them. Returns the profiles' names.
+    ///
+    /// A spec of this plugin's names its profile in its file's name and in its kind. Specs of
+    /// claims and of other programs stay.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn remove_others(&self, profiles: &[Profile]) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.specs) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut removed = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            let Some(name) = profile_of(&path) else {
+                continue;
+            };
+            if !profiles.iter().any(|profile| profile.name == name) && remove(&path)? {
+                removed.push(name);
+            }
+        }
+        Ok(removed)
     }
 
     fn claim_path(&self, uid: &str) -> PathBuf {
@@ -130,10 +154,7 @@ impl Host {
     ///
     /// Those of the file system.
     pub fn remove_claim(&self, uid: &str) -> io::Result<()> {
-        match fs::remove_file(self.claim_path(uid)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove(&self.claim_path(uid)).map(|_| ())
     }
 
     /// Writes a spec if it is not there already. Returns whether it was written.
@@ -234,6 +255,27 @@ impl Host {
         let directory = self.places.dir.as_ref()?;
         let folder = SocketPaths::of(directory).tenants.parent()?.to_owned();
         Some((self.library.as_deref()?, folder))
+    }
+}
+
+/// Returns the name of the file with a profile's spec.
+fn file_of(profile: &str) -> String {
+    format!("{VENDOR}_{profile}.json")
+}
+
+/// Returns the profile whose spec a file is.
+fn profile_of(path: &Path) -> Option<String> {
+    let spec: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let (vendor, profile) = spec["kind"].as_str()?.split_once('/')?;
+    let is_own = vendor == VENDOR && path.file_name()? == OsStr::new(&file_of(profile));
+    is_own.then(|| profile.to_owned())
+}
+
+/// Removes a file. Returns whether there was one.
+fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        removed => Ok(removed.is_ok()),
     }
 }
 

@@ -194,6 +194,52 @@ async fn a_plugin_that_crashes_finds_its_groups_and_removes_those_of_ended_conta
 }
 
 #[tokio::test]
+async fn a_removed_profile_cannot_be_had_and_its_containers_run_on() {
+    let (mut node, kubelet) = started("removed").await;
+    let names = kubelet.admit(SMALL, 1).await.unwrap().1;
+    assert!(node.create(1, &names));
+    node.kill_plugin();
+    // A claim's, another program's, and no spec at all.
+    let others = [
+        (
+            "gctgroup.dev_claim_u1.json",
+            r#"{"kind":"gctgroup.dev/claim"}"#,
+        ),
+        ("gctgroup.dev_made.json", r#"{"kind":"example.com/made"}"#),
+        ("gctgroup.dev_broken.json", "{"),
+        ("example.json", r#"{"kind":"gctgroup.dev/example"}"#),
+    ];
+    let path = |file: &str| node.folder.join("cdi").join(file);
+    for (file, text) in others {
+        fs::write(path(file), text).unwrap();
+    }
+    let (_, wide) = PROFILES.split_once("[profile.wide]").unwrap();
+    let profiles = format!("[profile.wide]{wide}[profile.tiny]\ntpc.quota = 2\n");
+    fs::write(node.folder.join("profiles.toml"), profiles).unwrap();
+    let removed = path("gctgroup.dev_small.json");
+    assert!(removed.exists());
+    node.start_plugin();
+    kubelet.until_healthy("gctgroup.dev/tiny", 2).await;
+    assert!(!removed.exists());
+    for file in ["gctgroup.dev_wide.json", "gctgroup.dev_tiny.json"] {
+        assert!(node.folder.join("cdi").join(file).exists(), "{file}");
+    }
+    for (file, text) in others {
+        assert_eq!(node.file(&format!("cdi/{file}")), text);
+    }
+    // What runs keeps its limits, also when the daemon starts anew, until it ends.
+    let group = "k8s_default_pod1_main_c1";
+    node.daemon.restart();
+    until("the group is back", || node.groups() == [group]).await;
+    until("its limit is back", || {
+        node.read(&format!("{group}/0/tpc.quota")) == "8"
+    })
+    .await;
+    node.vanish(1);
+    until("the group is gone", || node.groups().is_empty()).await;
+}
+
+#[tokio::test]
 async fn what_is_left_of_an_unknown_pod_goes() {
     let (node, kubelet) = started("pods").await;
     let names = kubelet.admit(SMALL, 1).await.unwrap().1;
