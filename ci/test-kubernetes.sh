@@ -147,6 +147,14 @@ kustomize_is_the_chart() {
 	diff <(render) "$ROOT/deploy/kustomize/gctgroup.yaml"
 }
 
+# In the user-space mode the exporter is no administrator of gctd: root on its socket, admin.sock.
+exporter_only_reads() {
+	render --set mode=user --show-only templates/exporter.yaml >"$node/charts/exporter.yaml"
+	grep -qF 'hostPath: {path: /run/gctgroup/tenants}' "$node/charts/exporter.yaml" &&
+		grep -qF 'runAsNonRoot: true' "$node/charts/exporter.yaml" &&
+		[ "$(grep -c hostPath "$node/charts/exporter.yaml")" -eq 1 ]
+}
+
 # Renders the chart for the node, whose GPUs exist as files only.
 need_chart() {
 	"$ROOT/ci/setup-charts.sh"
@@ -165,6 +173,7 @@ run_charts() {
 	sed 's/hostPID/hostPid/' "$out/user.yaml" >"$out/wrong.yaml"
 	check $JOB "a misspelt field does not" eval '! is_valid "$out/wrong.yaml"'
 	check $JOB "a ResourceSlice of the plugin does" is_valid "$ROOT/tests/kubernetes/resourceslice.json"
+	check $JOB "the exporter reads gctd and does not administer it" exporter_only_reads
 	check $JOB "the manifests for kustomize are the chart's" kustomize_is_the_chart
 }
 

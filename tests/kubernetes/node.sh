@@ -282,11 +282,16 @@ until_true "nothing is left of the groups" groups
 until_true "nothing is left of the records" eval 'is "$(ls /run/gctgroup-kubernetes)" lock'
 
 # The chart's DaemonSets in place of the plugin that was started by hand.
+# exporter FIELD: prints a field of the exporter's pod.
+exporter() {
+	kubectl -n kube-system get pod -l app.kubernetes.io/component=exporter -o "jsonpath={.items[0].$1}"
+}
 exports() {
-	local address
-	address=$(kubectl -n kube-system get pod -l app.kubernetes.io/component=exporter \
-		-o 'jsonpath={.items[0].status.podIP}')
-	busybox wget -qO- "http://$address:9910/metrics" | grep 'gctgroup_.*charted1'
+	busybox wget -qO- "http://$(exporter status.podIP):9910/metrics" | grep 'gctgroup_.*charted1'
+}
+only_reads() {
+	kubectl -n kube-system exec "$(exporter metadata.name)" -- sh -c \
+		'[ "$(busybox id -u)" != 0 ] && [ -S /run/gctgroup/tenants/gctd.sock ] && [ ! -e /run/gctgroup/admin.sock ]'
 }
 
 stop plugin
@@ -295,6 +300,7 @@ until_true "the chart's plugin offers its profile" allocatable charted 2
 pod charted1 1 charted
 until_true "a pod of the chart's profile has its limits" says charted1 $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
 until_true "the chart's exporter shows its group" exports
+until_true "the exporter is not root, and has no socket of administrators" only_reads
 delete charted1
 kubectl delete -f /gct/programs/chart.yaml --wait=true >>/gct/logs/chart.log 2>&1
 until_true "without the chart its profile is not offered" allocatable charted 0
