@@ -59,6 +59,23 @@ units_are_hardened() {
 		done'
 }
 
+# Each drop-in of the examples, beside its unit and all together. systemd-analyze says what it does
+# not understand, and exits with 0.
+drop_ins_are_taken() {
+	in_chroot make "$made" '
+		set -e
+		dpkg-deb --fsys-tarfile /gct/new/gctgroup-tools_*.deb | tar -C / -x --keep-directory-symlink
+		for conf in /usr/share/doc/gctgroup-tools/examples/*.conf; do
+			name=${conf##*/}
+			unit=${name%-*}.service
+			mkdir -p /etc/systemd/system/$unit.d
+			cp "$conf" /etc/systemd/system/$unit.d
+			said=$(systemd-analyze verify --man=no $unit 2>&1)
+			[ -z "$said" ] || { echo "$name: $said"; exit 1; }
+			echo "$name"
+		done' | sort | diff - <(cd "$ROOT/packaging/systemd" && ls -- *.conf | sort)
+}
+
 # What make install installs below a folder, make uninstall takes away.
 installs_without_packages() {
 	local root
@@ -121,6 +138,7 @@ check $job "packages of two versions are made" make_both
 check $job "programs, packages and changelog have one version" version_is_one
 check $job "lintian finds nothing" is_lintian_clean
 check $job "systemd takes the units, and they may do little" units_are_hardened
+check $job "systemd takes the drop-ins of the examples" drop_ins_are_taken
 check $job "the list of components is complete" sbom_is_complete
 check $job "make install and make uninstall, elsewhere" installs_without_packages
 run_script clean "$ROOT/tests/packages/tools.sh"
