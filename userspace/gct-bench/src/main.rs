@@ -28,6 +28,7 @@ mod summary;
 mod sweep;
 mod tokens;
 mod torch;
+mod variants;
 
 use anyhow::{bail, Context, Result};
 use arrivals::Arrivals;
@@ -63,7 +64,13 @@ struct Cli {
     ///
     /// services: two services and a training (LithOS 14 to 16);
     ///
-    /// atoms-by-turns: a pair with atoms of 10 us to 10 ms (Tally 7c)
+    /// decomposition: a service beside six trainings with neither priority nor atoms, with each and
+    /// with both (Tally 7b, LithOS 20);
+    ///
+    /// atoms-by-turns: a pair with atoms of 10 us to 10 ms (Tally 7c);
+    ///
+    /// duty: requests in time and steps over compute.max of the training, a decoder beside a
+    /// diffusion U-Net (GVM 7.4)
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -153,9 +160,9 @@ fn main() -> Result<()> {
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),
-            scenes::LENGTHS => (
-                scenes::LENGTHS,
-                scenes::lengths(&kit, &cli, &tpcs, &mut report),
+            variants::LENGTHS | variants::DECOMPOSITION | variants::DUTY => (
+                part.as_str(),
+                variants::run(&kit, &cli, part, &tpcs, &mut report),
             ),
             "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
             "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Measures scenes of the papers: one pair at many loads (Tally's figure 6a), a service beside many
-//! trainings (7a), lengths of atoms (7c), two services and a training (LithOS's figure 14).
+//! trainings (7a), two services and a training (LithOS's figure 14). The scenes of
+//! [`crate::variants`] are here, too.
 //!
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
@@ -9,26 +10,24 @@ use crate::arrivals::Arrivals;
 use crate::dominance::{ALONE, P99, RATE};
 use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Servers};
-use crate::models::{self, Models, Window, LONGER, PATIENCE};
+use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
 use crate::report::{Report, Table};
 use crate::summary;
 use crate::torch::LEAD;
+use crate::variants::{DECOMPOSITION, DUTY, LENGTHS};
 use crate::Cli;
 use anyhow::{Context, Result};
-use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
 use gct_hw::served::Served;
 use std::collections::BTreeMap;
 
 /// First word of the title of each table.
 pub(crate) const TITLE: &str = "Scene ";
-/// The part that measures lengths of atoms.
-pub(crate) const LENGTHS: &str = "atoms-by-turns";
 /// Requests that measure the time of one.
 const REQUESTS: usize = 50;
 
 /// Services and trainings that share the GPU.
-struct Scene {
+pub(crate) struct Scene {
     name: String,
     /// Model of each service, and the share of the GPU's time that it takes when it is alone.
     services: Vec<(&'static str, f64)>,
@@ -85,8 +84,17 @@ impl Scene {
     }
 }
 
+/// Returns a scene for each training, with a service at half load.
+fn beside(service: &'static str, trainings: &[&'static str]) -> Vec<Scene> {
+    let each = trainings.iter().map(|training| {
+        let name = format!("beside training {training}");
+        Scene::new(name, &[(service, 0.5)], &[*training])
+    });
+    each.collect()
+}
+
 /// Returns the scenes of a part.
-fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
+pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
     let mut scenes: Vec<Scene> = match part {
         "load" => [0.1, 0.3, 0.5, 0.7, 0.9]
             .map(|load| Scene::new("beside training resnet50", &[("bert", load)], &["resnet50"]))
@@ -97,9 +105,9 @@ fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
                 Scene::new(name, &[("bert", 0.5)], &vec!["bert"; count])
             })
             .into(),
-        LENGTHS => ["resnet50", "lora"]
-            .map(|name| Scene::new(format!("beside training {name}"), &[("bert", 0.5)], &[name]))
-            .into(),
+        LENGTHS => beside("bert", &["resnet50", "lora"]),
+        DECOMPOSITION => beside("bert", &TRAININGS),
+        DUTY => beside("decode", &["unet"]),
         _ => [
             ("bert", "resnet50"),
             ("prefill", "resnet50"),
@@ -117,33 +125,9 @@ fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
     scenes
 }
 
-/// Measures the scenes of the part `atoms-by-turns` with atoms of each length.
-pub(crate) fn lengths(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
-    let scenes = scenes(LENGTHS, cli.requests);
-    let rates = alone(kit, cli, &scenes, report)?;
-    let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let (first, last) = mechanisms::ordered(&daemon)?;
-    let mut programs = Programs::start(kit, [&first, &last], &scenes)?;
-    for _ in 0..cli.repeat {
-        for length in ["10us", "30us", "100us", "300us", "1ms", "10ms"] {
-            daemon.set("last", "atom.duration", length)?;
-            let mechanism = Mechanism {
-                name: format!("atoms of {length}"),
-                high_priority: false,
-                beside: true,
-            };
-            for scene in &scenes {
-                programs.window(cli, &mechanism, scene, &rates, report)?;
-            }
-        }
-        report.write(&cli.out, LENGTHS)?;
-    }
-    Ok(())
-}
-
 /// What the models do alone on the GPU.
 #[derive(Default)]
-struct Rates {
+pub(crate) struct Rates {
     /// Requests per second of each service without pauses.
     services: BTreeMap<&'static str, f64>,
     /// Steps per second of each training.
@@ -187,7 +171,7 @@ pub(crate) fn run(
 }
 
 /// Measures the models alone on the GPU, natively: the services at the load of each scene.
-fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
+pub(crate) fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
     let native = RunEnv::native();
     let mut programs = Programs::start(kit, [&native, &native], scenes)?;
     let mut rates = Rates::default();
@@ -227,13 +211,17 @@ fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<
 
 /// The processes of all scenes of a part: one for each service, as many for each training as any
 /// scene has.
-struct Programs {
+pub(crate) struct Programs {
     services: Vec<(&'static str, Served)>,
     trainings: Vec<(&'static str, Served)>,
 }
 
 impl Programs {
-    fn start(kit: &Kit, [critical, best_effort]: [&RunEnv; 2], scenes: &[Scene]) -> Result<Self> {
+    pub(crate) fn start(
+        kit: &Kit,
+        [critical, best_effort]: [&RunEnv; 2],
+        scenes: &[Scene],
+    ) -> Result<Self> {
         let mut services: Vec<&'static str> = Vec::new();
         let mut trainings: Vec<&'static str> = Vec::new();
         for scene in scenes {
@@ -263,7 +251,7 @@ impl Programs {
     }
 
     /// Measures one scene under one mechanism.
-    fn window(
+    pub(crate) fn window(
         &mut self,
         cli: &Cli,
         mechanism: &Mechanism,

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures scenes under settings that change while the programs run: lengths of atoms (Tally's
+//! figure 7c), what priority and atoms give each (Tally's 7b, LithOS's figure 20), and duty cycles
+//! of the training (GVM's 7.4).
+//!
+//! The service is in the group `first`, its training in the group `last`. They take turns: nothing
+//! here needs MPS.
+
+use crate::budget::Budget;
+use crate::mechanisms::{self, Mechanism};
+use crate::report::Report;
+use crate::scenes::{alone, scenes, Programs};
+use crate::Cli;
+use anyhow::Result;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::Kit;
+
+/// The part that measures lengths of atoms.
+pub(crate) const LENGTHS: &str = "atoms-by-turns";
+/// The part that measures priority and atoms, each alone.
+pub(crate) const DECOMPOSITION: &str = "decomposition";
+/// The part that measures duty cycles of the training.
+pub(crate) const DUTY: &str = "duty";
+/// Values of `compute.priority`: two that differ, and the default.
+const ORDER: [&str; 2] = ["0", "15"];
+const SAME: [&str; 2] = ["8", "8"];
+/// Values of `atom.duration`: longer than any launch here, and what who yields has by default.
+const WHOLE: &str = "1000000us";
+const ATOMS: &str = "50us";
+/// A limit that is not set.
+const NO_ATOMS: &str = "off";
+const NO_DUTY: &str = "max";
+
+/// Settings of the two groups.
+struct Variant {
+    name: String,
+    /// `compute.priority` of the service's group and of the training's.
+    priorities: [&'static str; 2],
+    /// `atom.duration` and `compute.max` of the training's group.
+    atoms: &'static str,
+    duty: String,
+}
+
+impl Variant {
+    fn new(name: impl ToString, priorities: [&'static str; 2], atoms: &'static str) -> Self {
+        Self {
+            name: name.to_string(),
+            priorities,
+            atoms,
+            duty: NO_DUTY.into(),
+        }
+    }
+
+    /// Returns all settings: group, file and value.
+    fn settings(&self) -> [(&'static str, &'static str, &str); 4] {
+        let [first, last] = self.priorities;
+        [
+            ("first", "compute.priority", first),
+            ("last", "compute.priority", last),
+            ("last", "atom.duration", self.atoms),
+            ("last", "compute.max", &self.duty),
+        ]
+    }
+}
+
+/// Returns the settings of a part.
+fn variants(part: &str) -> Vec<Variant> {
+    match part {
+        LENGTHS => ["10us", "30us", "100us", "300us", "1ms", "10ms"]
+            .map(|length| Variant::new(format!("atoms of {length}"), ORDER, length))
+            .into(),
+        DECOMPOSITION => vec![
+            Variant::new("gct neither", SAME, NO_ATOMS),
+            Variant::new("gct atoms", SAME, ATOMS),
+            Variant::new("gct priority with whole launches", ORDER, WHOLE),
+            Variant::new("gct priority and atoms", ORDER, ATOMS),
+        ],
+        _ => {
+            let limited = [10, 20, 30, 50, 70, 90].map(|percent| Variant {
+                duty: format!("{} 100000", percent * 1000),
+                ..Variant::new(format!("gct compute.max {percent}%"), SAME, NO_ATOMS)
+            });
+            let free = Variant::new("gct compute.max max", SAME, NO_ATOMS);
+            limited.into_iter().chain([free]).collect()
+        }
+    }
+}
+
+/// Measures the scenes of a part under each of its settings.
+pub(crate) fn run(
+    kit: &Kit,
+    cli: &Cli,
+    part: &str,
+    tpcs: &[&str],
+    report: &mut Report,
+) -> Result<()> {
+    let scenes = scenes(part, cli.requests);
+    let rates = alone(kit, cli, &scenes, report)?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let (first, last) = mechanisms::ordered(&daemon)?;
+    let mut programs = Programs::start(kit, [&first, &last], &scenes)?;
+    let mut budget = Budget::new(cli.limit_seconds);
+    for _ in 0..cli.repeat {
+        for variant in variants(part) {
+            if !cli.measures(&variant.name) {
+                continue;
+            }
+            if !budget.admits() {
+                report.note(format!("{part} was cut short by --limit-seconds"));
+                return Ok(());
+            }
+            for (group, file, value) in variant.settings() {
+                daemon.set(group, file, value)?;
+            }
+            let mechanism = Mechanism {
+                name: variant.name,
+                high_priority: false,
+                beside: true,
+            };
+            for scene in &scenes {
+                programs.window(cli, &mechanism, scene, &rates, report)?;
+            }
+            budget.done();
+        }
+        report.write(&cli.out, part)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gct_client::Tree;
+    use gct_core::iface::{files, Place};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn groups_accept_every_setting() {
+        for part in [LENGTHS, DECOMPOSITION, DUTY] {
+            for variant in variants(part) {
+                for (_, file, value) in variant.settings() {
+                    let entry = files::find(Place::Pool, file).unwrap();
+                    Tree::parse(entry, value).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_variant_has_settings_and_a_name_of_its_own() {
+        for part in [LENGTHS, DECOMPOSITION, DUTY] {
+            let all = variants(part);
+            let names: BTreeSet<&str> = all.iter().map(|variant| variant.name.as_str()).collect();
+            let settings: BTreeSet<_> = all.iter().map(Variant::settings).collect();
+            assert_eq!((names.len(), settings.len()), (all.len(), all.len()));
+            // --mechanisms divides its names at commas.
+            assert!(names.iter().all(|name| !name.contains(',')));
+        }
+    }
+}
