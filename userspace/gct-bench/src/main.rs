@@ -64,6 +64,9 @@ struct Cli {
     ///
     /// services: two services and a training (LithOS 14 to 16);
     ///
+    /// sizes: BERT beside a training of BERT with 4 to 64 sequences of 64 to 512 tokens (LithOS
+    /// 21);
+    ///
     /// decomposition: a service beside six trainings with neither priority nor atoms, with each and
     /// with both (Tally 7b, LithOS 20);
     ///
@@ -156,7 +159,7 @@ fn main() -> Result<()> {
                 models::run(&kit, &cli, part, &tpcs, &mut report),
             ),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
-            "load" | "tenants" | "services" => (
+            "load" | "tenants" | "services" | scenes::SIZES => (
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),

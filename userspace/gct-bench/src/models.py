@@ -168,11 +168,11 @@ def train_resnet50():
     return model, model.parameters(), lambda: model(data).float().square().mean()
 
 
-def train_bert():
+def train_bert(sequences=16, length=256):
     """BERT base, 16 sequences of 256 tokens, mixed precision, SGD."""
     config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = transformers.BertModel(config).to(DEVICE)
-    data = tokens(16, 256)
+    data = tokens(sequences, length)
     return model, model.parameters(), lambda: model(
         input_ids=data).last_hidden_state.float().square().mean()
 
@@ -249,6 +249,13 @@ def train_unet():
 
 TRAININGS = dict(resnet50=train_resnet50, mobilenet=train_mobilenet, bert=train_bert,
                  gpt2=train_gpt2, lora=train_lora, unet=train_unet)
+
+
+def training(name):
+    """Builds a training by its name, or by MODEL-SEQUENCESxLENGTH."""
+    model, _, sizes = name.partition("-")
+    make = TRAININGS[model]
+    return Training((lambda: make(*map(int, sizes.split("x")))) if sizes else make)
 
 
 class Training:
@@ -411,7 +418,7 @@ def answer(words, parts):
         parts.update((name, Service(SERVICES[name])) for name in words)
         return dict(built=words)
     if verb == "build-trainings":
-        parts.update(("training " + name, Training(TRAININGS[name])) for name in words)
+        parts.update(("training " + name, training(name)) for name in words)
         return dict(built=words)
     if verb == "infer":
         name, priority, start, arrivals = words

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Measures scenes of the papers: one pair at many loads (Tally's figure 6a), a service beside many
-//! trainings (7a), two services and a training (LithOS's figure 14). The scenes of
-//! [`crate::variants`] are here, too.
+//! trainings (7a), two services and a training (LithOS's figure 14), batches and lengths of
+//! sequences of the training (LithOS's figure 21). The scenes of [`crate::variants`] are here, too.
 //!
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 
 /// First word of the title of each table.
 pub(crate) const TITLE: &str = "Scene ";
+/// The part that measures batches and lengths of the training.
+pub(crate) const SIZES: &str = "sizes";
 /// Requests that measure the time of one.
 const REQUESTS: usize = 50;
 
@@ -105,6 +107,17 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
                 Scene::new(name, &[("bert", 0.5)], &vec!["bert"; count])
             })
             .into(),
+        SIZES => beside(
+            "bert",
+            &[
+                "bert-4x256",
+                "bert-16x256",
+                "bert-64x256",
+                "bert-16x64",
+                "bert-16x128",
+                "bert-16x512",
+            ],
+        ),
         LENGTHS => beside("bert", &["resnet50", "lora"]),
         DECOMPOSITION => beside("bert", &TRAININGS),
         DUTY => beside("decode", &["unet"]),
@@ -405,6 +418,7 @@ fn cell(table: &Table, mechanism: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::SERVICES;
 
     #[test]
     fn programs_are_as_many_as_a_scene_needs() {
@@ -413,6 +427,44 @@ mod tests {
         more(&mut names, &["bert", "bert", "lora"]);
         more(&mut names, &["lora"]);
         assert_eq!(names, ["bert", "bert", "lora"]);
+    }
+
+    #[test]
+    fn the_programs_have_the_models_of_every_scene() {
+        let parts = [
+            "load",
+            "tenants",
+            "services",
+            SIZES,
+            LENGTHS,
+            DECOMPOSITION,
+            DUTY,
+        ];
+        for scene in parts
+            .iter()
+            .flat_map(|part| scenes(part, Arrivals::Poisson))
+        {
+            assert!(scene
+                .services
+                .iter()
+                .all(|(name, _)| SERVICES.contains(name)));
+            for name in scene.trainings {
+                let (model, sizes) = name.split_once('-').unwrap_or((name, "1x1"));
+                assert!(TRAININGS.contains(&model), "{name}");
+                let (sequences, length) = sizes.split_once('x').unwrap();
+                assert!([sequences, length].iter().all(|n| n.parse::<u32>().is_ok()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_training_of_each_size_has_a_table() {
+        let titles = scenes(SIZES, Arrivals::Poisson)
+            .into_iter()
+            .map(|scene| scene.table(0).title);
+        let titles: std::collections::BTreeSet<String> = titles.collect();
+        assert_eq!(titles.len(), 6);
+        assert!(titles.contains("Scene beside training bert-4x256: bert at 50%"));
     }
 
     #[test]
