@@ -23,6 +23,9 @@ pub(crate) const COLUMNS: [&str; 4] = [
 pub(crate) const P99: usize = 2;
 pub(crate) const RATE: usize = 3;
 
+/// What the title of a program says that launches each kernel from Python.
+pub(crate) const EAGER: &str = "launch by launch";
+
 /// Smaller differences of p99 count as equal. This is the range of the loop alone in the quietest
 /// rows.
 const P99_MARGIN: f64 = 0.05;
@@ -70,10 +73,15 @@ pub(crate) fn achieved(table: &Table) -> Vec<Achieved<'_>> {
     .collect()
 }
 
-/// Returns the name of a table's point. A table of models has its title.
+/// Returns the name of a table's point. A table of models has its title, with a mark if the host
+/// and not the GPU limits the program: its latencies say little about mechanisms on the GPU.
 pub(crate) fn name(table: &Table) -> String {
     let Some(point) = table.point else {
-        return table.title.clone();
+        let mark = match table.title.contains(EAGER) {
+            true => " (host-bound)",
+            false => "",
+        };
+        return format!("{}{mark}", table.title);
     };
     let arrivals = if point.poisson { "random" } else { "periodic" };
     format!(
@@ -205,6 +213,17 @@ mod tests {
             text.contains("some baseline: 1.\n  - Service bert beside training lora\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_host_bound_program_is_marked() {
+        let title = |title| name(&Table::new(title, &COLUMNS));
+        assert_eq!(
+            title("PyTorch inference launch by launch, beside training"),
+            "PyTorch inference launch by launch, beside training (host-bound)"
+        );
+        let graph = "PyTorch inference as a CUDA graph, beside training";
+        assert_eq!(title(graph), graph);
     }
 
     #[test]

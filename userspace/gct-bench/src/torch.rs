@@ -4,7 +4,7 @@
 //! mechanism.
 
 use crate::budget::Budget;
-use crate::dominance::COLUMNS;
+use crate::dominance::{COLUMNS, EAGER};
 use crate::mechanisms::{self, Mechanism, Needs, Pair};
 use crate::report::{Report, Table};
 use crate::sweep::PATIENCE;
@@ -120,7 +120,7 @@ pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Repor
 fn table(how: &str) -> Table {
     let how = match how {
         "graph" => "as a CUDA graph",
-        _ => "launch by launch",
+        _ => EAGER,
     };
     Table::new(
         format!("PyTorch inference {how}, {RATE} requests/s at random, beside training"),
