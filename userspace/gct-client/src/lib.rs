@@ -23,4 +23,4 @@ pub use content::Content;
 pub use error::{Error, Kind, Refusal};
 pub use target::{Owner, Target};
 pub use transport::Door;
-pub use tree::{Tree, DEFAULT_ROOT};
+pub use tree::{Tree, DEFAULT_ROOT, KERNEL_CONTAINER};

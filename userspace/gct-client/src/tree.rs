@@ -22,6 +22,10 @@ use crate::{Content, Error, Owner, Refusal, Target};
 /// The directory in which the kernel module shows the tree.
 pub const DEFAULT_ROOT: &str = "/sys/kernel/debug/gctgroup";
 
+/// The environment variable, and its value, of containers that the kernel mode limits. They have
+/// no tree.
+pub const KERNEL_CONTAINER: (&str, &str) = ("GCTGROUP_MODE", "kernel");
+
 /// Most time until a directory appears or disappears. Another thread of the kernel creates it.
 const DIRECTORY_WAIT: Duration = Duration::from_secs(1);
 const DIRECTORY_POLL: Duration = Duration::from_millis(5);

@@ -5,8 +5,8 @@
 //! A device gives the container the GPU's nodes and two hooks of this program. `createRuntime`
 //! makes the container's group before its first process runs; if it fails, the container does not
 //! start. `poststop` removes the group. In the user mode every device also gives the preload
-//! library and the tenants' socket. A prepared claim has a spec of its own, of the kind
-//! `gctgroup.dev/claim`.
+//! library and the tenants' socket, in the kernel mode a variable by which `gctctl doctor` knows
+//! the mode. A prepared claim has a spec of its own, of the kind `gctgroup.dev/claim`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gct_client::KERNEL_CONTAINER;
 use gctd_ipc::paths::{SocketPaths, SOCKET_VARIABLE};
 use serde_json::{json, Value};
 
@@ -177,16 +178,22 @@ impl Host {
             .filter_map(|name| self.node(name))
             .collect();
         let mut edits = json!({ "deviceNodes": nodes });
-        if let Some((library, folder)) = self.user_mode() {
-            let options = ["ro", "nosuid", "nodev", "bind"];
-            edits["env"] = json!([
-                format!("LD_PRELOAD={LIBRARY}"),
-                format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock"),
-            ]);
-            edits["mounts"] = json!([
-                mount(library, LIBRARY, &options),
-                mount(&folder, SOCKET_FOLDER, &options),
-            ]);
+        match self.user_mode() {
+            Some((library, folder)) => {
+                let options = ["ro", "nosuid", "nodev", "bind"];
+                edits["env"] = json!([
+                    format!("LD_PRELOAD={LIBRARY}"),
+                    format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock"),
+                ]);
+                edits["mounts"] = json!([
+                    mount(library, LIBRARY, &options),
+                    mount(&folder, SOCKET_FOLDER, &options),
+                ]);
+            }
+            None => {
+                let (variable, mode) = KERNEL_CONTAINER;
+                edits["env"] = json!([format!("{variable}={mode}")]);
+            }
         }
         json!({
             "cdiVersion": VERSION,
@@ -367,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_mode_gives_nodes_and_hooks_only() {
+    fn the_kernel_mode_gives_nodes_hooks_and_its_name() {
         let host = host("kernel", None);
         let spec = written(&host);
         assert_eq!(spec["kind"], "gctgroup.dev/small");
         let nodes = |name: &str| json!([{ "path": format!("/dev/{name}"), "hostPath": host.devices.join(name) }]);
         assert_eq!(
             spec["containerEdits"],
-            json!({ "deviceNodes": nodes("nvidiactl") })
+            json!({ "deviceNodes": nodes("nvidiactl"), "env": ["GCTGROUP_MODE=kernel"] })
         );
         let device = &spec["devices"][0];
         assert_eq!(device["name"], "gpu0");

@@ -113,6 +113,61 @@ fn notes_are_not_failures() {
     assert!(ran.stdout.contains("modprobe nvidia_uvm"), "{}", ran.stdout);
 }
 
+/// The node's nodes are here, its debugfs and device are not.
+#[test]
+fn in_a_container_of_the_kernel_mode_the_tree_is_outside() {
+    let tree = FakeTree::new("pod");
+    machine(&tree);
+    fs::create_dir_all(tree.path("system/dev")).expect("a directory");
+    tree.write("system/dev/nvidia0", "");
+    fs::remove_dir_all(tree.path("system/boot")).expect("the directory");
+    let inside = |mode: &str| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_gctctl"))
+            .env("GCTGROUP_MODE", mode)
+            .args(["--root", "/nonexistent/gctgroup", "doctor"])
+            .arg("--system-root")
+            .arg(tree.path("system"))
+            .output();
+        Ran::new(output.expect("gctctl runs"), tree.root())
+    };
+    let well = inside("kernel");
+    for line in ["outside of this container", "There are nvidia0"] {
+        assert!(well.exits(0).contains(line), "{line}: {}", well.stdout);
+    }
+    for of_node in ["debugfs", "boot", "nvidia.ko", "locked"] {
+        assert!(!well.stdout.contains(of_node), "{of_node}: {}", well.stdout);
+    }
+    // Only a container that the plugin has made is one.
+    let other = inside("user");
+    assert!(other.exits(1).contains("nvidia.ko"), "{}", other.stdout);
+    fs::remove_file(tree.path("system/dev/nvidia0")).expect("the node");
+    let without = inside("kernel");
+    assert!(
+        without.exits(1).contains("enable_cdi"),
+        "{}",
+        without.stdout
+    );
+}
+
+/// A pod of the exporter mounts the tree.
+#[test]
+fn in_a_container_with_the_tree_doctor_checks_it() {
+    let tree = FakeTree::new("pod-tree");
+    machine(&tree);
+    fs::create_dir_all(tree.path("system/dev")).expect("a directory");
+    tree.write("system/dev/nvidia0", "");
+    tree.write("version", "gctgroup 9.0.0 abi 9\n");
+    let system = tree.path("system").display().to_string();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_gctctl"))
+        .env("GCTGROUP_MODE", "kernel")
+        .arg("--root")
+        .arg(tree.root())
+        .args(["doctor", "--system-root", &system])
+        .output();
+    let ran = Ran::new(output.expect("gctctl runs"), tree.root());
+    assert!(ran.exits(1).contains("made for abi 3"), "{}", ran.stdout);
+}
+
 #[test]
 fn without_gctgroup_the_remedy_is_to_load_it() {
     let tree = FakeTree::new("without");

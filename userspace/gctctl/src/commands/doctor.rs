@@ -79,16 +79,20 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
         system.driver_module(user_mode),
         system.driver_version(user_mode),
     ];
-    if !user_mode {
+    let inside = container::is_here(user_mode);
+    if !user_mode && !inside {
         let of_kernel = [system.kernel_config(), system.lockdown(&tree.door())];
         findings.splice(0..0, of_kernel);
         findings.push(system.door(tree));
     }
-    if user_mode && container::is_here() {
-        findings.extend([container::library(&system), container::nodes(&system)]);
+    if user_mode && inside {
+        findings.push(container::library(&system));
     }
-    findings.extend(check_tree(tree, &system, user_mode));
-    if user_mode && !container::is_here() {
+    if inside {
+        findings.push(container::nodes(&system));
+    }
+    findings.extend(check_tree(tree, &system, user_mode, inside));
+    if user_mode && !inside {
         findings.extend(tested::findings(tree, &system));
     }
     let mut table = Table::new(&["CHECK", "STATUS", "FINDING"]);
@@ -268,9 +272,13 @@ impl System {
     }
 }
 
-fn check_tree(tree: &Tree, system: &System, user_mode: bool) -> Vec<Finding> {
+fn check_tree(tree: &Tree, system: &System, user_mode: bool, inside: bool) -> Vec<Finding> {
     let version = match tree.version() {
         Ok(version) => version,
+        Err(Error::NoTree { .. }) if inside && !user_mode => {
+            let message = "It is outside of this container, and limits are set there.";
+            return vec![Finding::ok("tree", message)];
+        }
         Err(error) => {
             let remedy = match &error {
                 Error::NoTree { .. } if user_mode => {
@@ -297,15 +305,15 @@ fn check_tree(tree: &Tree, system: &System, user_mode: bool) -> Vec<Finding> {
     };
     vec![
         tree_finding,
-        permission(tree, user_mode),
+        permission(tree, inside),
         gpus(tree, system),
         events(tree),
     ]
 }
 
-fn permission(tree: &Tree, user_mode: bool) -> Finding {
+fn permission(tree: &Tree, inside: bool) -> Finding {
     const CHECK: &str = "permission";
-    if user_mode && container::is_here() && tree.may_control().is_err() {
+    if inside && tree.may_control().is_err() {
         return Finding::ok(CHECK, "Limits are set outside of this container.");
     }
     let control = tree.path(&Target::Root, files::entry(File::Control));

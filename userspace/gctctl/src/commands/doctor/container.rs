@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Checks what a container needs of the user-space mode, from inside.
+//! Checks what a container needs, from inside.
 
 use std::env;
 use std::fs;
 
+use gct_client::KERNEL_CONTAINER;
 use gctd_ipc::paths::{LIBRARY, SOCKET_VARIABLE};
 
 use super::{Finding, Status, System};
 
 /// Returns whether this is a container, or another place that an administrator has prepared for
-/// tenants.
-pub(super) fn is_here() -> bool {
-    env::var_os(SOCKET_VARIABLE).is_some()
+/// tenants. The CDI specs of gct-device-plugin set either variable.
+pub(super) fn is_here(user_mode: bool) -> bool {
+    let (variable, mode) = KERNEL_CONTAINER;
+    match user_mode {
+        true => env::var_os(SOCKET_VARIABLE).is_some(),
+        false => env::var_os(variable).is_some_and(|value| value == mode),
+    }
 }
 
 /// Checks that programs started here have the library. Nothing else limits them.
