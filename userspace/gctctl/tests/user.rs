@@ -6,8 +6,13 @@ mod common;
 
 use common::Ran;
 use gctd::testing::Daemon;
+use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::{socket, VERSION};
+use rustix::net::SendFlags;
 use std::fs;
+use std::os::fd::AsFd;
 use std::process::Command;
+use std::time::Duration;
 
 /// A daemon and a gctctl that uses it.
 struct Bed(Daemon);
@@ -60,6 +65,40 @@ fn the_commands_work_as_on_a_directory() {
         let stdout = &doctor.stdout;
         assert!(!stdout.contains(of_kernel), "{of_kernel}: {stdout}");
     }
+}
+
+/// The driver prints question marks for a UUID until it has started the GPU. Chip and memory are
+/// told by controls, which nobody answers here.
+#[test]
+fn ls_shows_what_the_driver_tells_later() {
+    const UUID: &str = "00112233-4455-6677-8899-aabbccddeef0";
+    let mut bed = Bed::new("later");
+    let file = bed.0.directory.join("gpus/0000:00:00.0/information");
+    let told = fs::read_to_string(&file).unwrap();
+    let early = told.replace(UUID, "????????-????-????-????-????????????");
+    assert_ne!(early, told);
+    fs::write(&file, early).unwrap();
+    bed.0.restart();
+    let unknown = || -> Vec<String> {
+        let ls = bed.gctctl(&["ls", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(ls.exits(0)).unwrap();
+        let gpu = shown["gpus"][0].as_object().unwrap();
+        let files = gpu.iter().filter(|(_, value)| value.is_null());
+        let of_control = ["architecture", "memory.total"];
+        let files = files.filter(|(file, _)| !of_control.contains(&file.as_str()));
+        files.map(|(file, _)| file.clone()).collect()
+    };
+    assert_eq!(unknown(), ["uuid"]);
+    fs::write(&file, told).unwrap();
+    // A program that starts makes the daemon look again.
+    let tenant = socket::connect(&bed.0.socket(), Duration::from_secs(20)).unwrap();
+    let hello = Request::Hello {
+        version: VERSION,
+        tenant: true,
+    };
+    socket::send(tenant.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
+    let _: (Reply, _) = socket::receive(tenant.as_fd()).unwrap();
+    assert_eq!(unknown(), [] as [&str; 0]);
 }
 
 #[test]

@@ -124,11 +124,12 @@ impl Daemon {
                     name = facts.name.as_str(),
                     "found a GPU"
                 );
-                if let Some(uuid) = facts.uuid {
-                    // Cannot fail: the GPU was added above.
-                    let _ = self.tables.state().gpu_uuid(facts.rm_id, uuid);
-                }
                 self.unknown_gpus.insert(facts.rm_id, Instant::now());
+            }
+            // The driver tells it when it has started the GPU, which others may cause, too.
+            if let Some(uuid) = facts.uuid {
+                // Fails only for a GPU that could not be added.
+                let _ = self.tables.state().gpu_uuid(facts.rm_id, uuid);
             }
             self.query_gpu(&mut facts);
         }
