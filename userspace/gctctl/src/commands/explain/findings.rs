@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use gct_core::gpu_time::Hold;
 use gct_core::iface::File;
+use gct_core::policy::pace;
 use serde_json::{Map, Value};
 
 /// The files of one value that findings are made of.
@@ -219,16 +220,25 @@ impl Watched<'_> {
 
     fn atoms(&self) -> Finding {
         let mut finding = Finding::new("atoms");
-        let Some(duration) = self.now.limit("atom.duration", "off") else {
+        let Some(duration) = self.now.value("atom.duration") else {
             return finding;
         };
         let split = self.stat_grew("split").unwrap_or(0);
         let atoms = self.stat_grew("atoms").unwrap_or(0);
+        let target = match duration {
+            "off" if split == 0 => return finding,
+            // Who yields has atoms without asking for them.
+            "off" => format!(
+                "No atom.duration, so {}us beside an earlier rank",
+                pace::YIELDING.get() / 1_000
+            ),
+            duration => format!("atom.duration {duration}us"),
+        };
         finding.number("split", split);
         finding.number("atoms", atoms);
         finding.line(match split {
-            0 => format!("atom.duration {duration}us: no launch was split. None was predicted to run longer, or none could be split."),
-            _ => format!("atom.duration {duration}us: {split} launches were split into {atoms} atoms."),
+            0 => format!("{target}: no launch was split. None was predicted to run longer, or none could be split."),
+            _ => format!("{target}: {split} launches were split into {atoms} atoms."),
         });
         finding
     }

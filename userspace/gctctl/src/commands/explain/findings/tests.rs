@@ -155,6 +155,21 @@ fn limits_are_said_with_what_they_did() {
     assert_eq!(all, expected);
 }
 
+/// Checks that splits are said of an owner that asked for none: who yields has atoms by default.
+#[test]
+fn atoms_by_default_are_said() {
+    let at = |split, atoms| {
+        let counters = [("compute.stat split", split), ("compute.stat atoms", atoms)];
+        look(&[("atom.duration", "off")], &counters)
+    };
+    let found = findings(&at(5, 50), &at(7, 84), SECOND);
+    assert_eq!(
+        lines(&found, "atoms"),
+        ["No atom.duration, so 50us beside an earlier rank: 2 launches were split into 34 atoms."]
+    );
+    assert_eq!(findings(&at(7, 84), &at(7, 84), SECOND), []);
+}
+
 #[test]
 fn goals_are_said_by_those_who_have_one_and_those_who_pay() {
     let goals = |goal, stat: &[(&str, u64)]| {
