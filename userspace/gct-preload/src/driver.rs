@@ -23,11 +23,13 @@
 
 mod arguments;
 pub(crate) mod calls;
+pub(crate) mod contexts;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 pub(crate) mod memory;
 mod mover;
 pub(crate) mod pageable;
+mod pager;
 pub(crate) mod size;
 pub(crate) mod symbols;
 

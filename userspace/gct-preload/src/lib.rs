@@ -54,6 +54,11 @@ mod unmanaged;
 mod worker;
 
 pub use driver::calls::*;
+pub use driver::contexts::{
+    cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach, cuDevicePrimaryCtxRelease,
+    cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2,
+    cuGreenCtxDestroy,
+};
 pub use driver::launch::{
     cuGraphKernelNodeSetAttribute, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
     cuLaunchKernelEx, cuLaunchKernelEx_ptsz,

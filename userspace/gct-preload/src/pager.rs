@@ -12,6 +12,7 @@
 //! place     charges a new allocation: on the GPU while there is room, the rest on the host
 //! insert    records where it lies
 //! tick      moves what pays, as gct_core::policy::placement decides
+//! look      learns what the limits allow now; shrink evicts what exceeds that
 //! make_room evicts for memory that cannot move
 //! detach    forgets an allocation that is being freed; release uncharges it then
 //! ```
@@ -40,6 +41,12 @@ const PAIRS_MAX: u64 = 64;
 
 /// Most attempts to charge an allocation beside other processes of the group that allocate, too.
 const ATTEMPTS: usize = 8;
+
+/// Room without a limit.
+const NO_LIMIT: Paged = Paged {
+    device: u64::MAX,
+    host: u64::MAX,
+};
 
 /// Moves memory of one GPU, and charges it with the daemon.
 pub(crate) trait Backend {
@@ -116,7 +123,7 @@ impl Placed {
 }
 
 /// The pageable memory of this process on one GPU.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Memory {
     /// Its allocations, by address.
     spans: Vec<Span>,
@@ -130,6 +137,21 @@ pub(crate) struct Memory {
     ticked: Ns,
     /// Whether the last tick moved something, or rates are new.
     is_unsettled: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            spans: Vec::new(),
+            pieces: Vec::new(),
+            uses: Vec::new(),
+            charged: Paged::default(),
+            room: NO_LIMIT,
+            learned: Ns(0),
+            ticked: Ns(0),
+            is_unsettled: false,
+        }
+    }
 }
 
 fn plus(a: Paged, b: Paged) -> Paged {
@@ -147,8 +169,19 @@ fn minus(a: Paged, b: Paged) -> Paged {
 }
 
 impl Memory {
+    /// Returns whether it is of use to know what launches use: something is on the host, or has to
+    /// go there.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.has_remote() || self.is_over()
+    }
+
+    /// Returns whether there is any.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.spans.is_empty()
+    }
+
     /// Returns whether any piece is on the host.
-    pub(crate) fn has_remote(&self) -> bool {
+    fn has_remote(&self) -> bool {
         let all: u64 = self.spans.iter().map(|span| span.bytes).sum();
         self.charged.device < all
     }
@@ -164,10 +197,7 @@ impl Memory {
         if bytes > BYTES_MAX.get() {
             return self.refuse(bytes, backend);
         }
-        let mut room = Paged {
-            device: u64::MAX,
-            host: u64::MAX,
-        };
+        let mut room = NO_LIMIT;
         for _ in 0..ATTEMPTS {
             let placed = loop {
                 match Placed::new(bytes, minus(room, self.charged), now) {
@@ -203,7 +233,13 @@ impl Memory {
     fn charge(&mut self, paged: Paged, backend: &mut impl Backend) -> Result<(), Paged> {
         let charged = backend.repage(paged, false);
         match charged {
-            Ok(()) => self.charged = paged,
+            Ok(()) => {
+                // What grows is within the limits.
+                if paged.device > self.charged.device {
+                    self.room.device = self.room.device.max(paged.device);
+                }
+                self.charged = paged;
+            }
             Err(room) => self.room = room,
         }
         charged
@@ -306,23 +342,46 @@ impl Memory {
     /// Returns whether [`Memory::tick`] has something to do.
     pub(crate) fn is_due(&self, now: Ns) -> bool {
         let unsettled = self.is_unsettled && now - self.ticked >= TICK;
-        unsettled || now - self.learned >= LEARN_INTERVAL
+        (unsettled || now - self.learned >= LEARN_INTERVAL) && self.is_watched()
     }
 
-    /// Moves what pays now, a pair of pieces for each [`TICK`] since the last call, and gives up
-    /// what exceeds a limit.
+    /// Moves what pays now, a pair of pieces for each [`TICK`] since the last call.
     pub(crate) fn tick(&mut self, backend: &mut impl Backend, now: Ns) {
         let pairs = ((now - self.ticked) / TICK).clamp(1, PAIRS_MAX);
         self.ticked = now;
         if now - self.learned >= LEARN_INTERVAL {
             self.learn(now);
-            // Without a daemon nothing more goes to the GPU.
-            self.room = backend.room().unwrap_or(self.charged);
+            self.ask(backend);
         }
-        self.is_unsettled = match self.is_over() {
-            true => self.give_up(pairs, backend, now),
-            false => (0..pairs).all(|_| self.improve(backend, now)),
-        };
+        self.is_unsettled = !self.is_over() && (0..pairs).all(|_| self.improve(backend, now));
+    }
+
+    /// Learns what the limits allow now. Returns whether [`Memory::shrink`] has to be called.
+    ///
+    /// While all is on the GPU nobody counts what launches use. So after a limit was lowered they
+    /// tell for [`LEARN_INTERVAL`] what has to leave last.
+    pub(crate) fn look(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
+        let was_watched = self.is_watched();
+        self.ask(backend);
+        if !was_watched {
+            self.uses.fill(0);
+            self.learned = now;
+            return false;
+        }
+        if now - self.learned >= LEARN_INTERVAL {
+            self.learn(now);
+        }
+        self.is_over()
+    }
+
+    /// Evicts a piece of what exceeds a limit. Returns whether one has left.
+    pub(crate) fn shrink(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
+        self.is_over() && self.evict_coldest(backend, now)
+    }
+
+    /// Asks the daemon. Without one nothing more goes to the GPU.
+    fn ask(&mut self, backend: &mut impl Backend) {
+        self.room = backend.room().unwrap_or(self.charged);
     }
 
     /// Returns whether a limit was lowered, or memory that cannot move has taken the room.
@@ -346,11 +405,6 @@ impl Memory {
         }
         self.uses.fill(0);
         self.learned = now;
-    }
-
-    /// Evicts what exceeds a limit, so many pieces at most. Returns whether they could leave.
-    fn give_up(&mut self, pieces: u64, backend: &mut impl Backend, now: Ns) -> bool {
-        (0..pieces).all(|_| !self.is_over() || self.evict_coldest(backend, now))
     }
 
     fn follow(&mut self, moves: placement::Moves, backend: &mut impl Backend, now: Ns) -> bool {

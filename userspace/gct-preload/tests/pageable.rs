@@ -76,6 +76,15 @@ impl Program {
         self.does(&format!("alloc {slot} {}", mib * MIB))
     }
 
+    /// Returns whether the library's thread that evicts exists.
+    fn has_pager(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+        };
+        tasks.map(name).any(|name| name.trim_end() == "gct-pager")
+    }
+
     fn state(&mut self) -> String {
         self.does("state")
     }
@@ -147,11 +156,13 @@ fn small_memory_and_that_of_others_stays_where_it_is() {
     client.write("web/0/gmem.pageable", "0").unwrap();
     assert_eq!(program.alloc(2, 8), "0");
     assert_eq!(program.state(), "resident 0 pinned 2 streams 0 intact 1");
+    assert!(!program.has_pager());
     assert_eq!(program.does("free 2"), "0");
     client.write("web/0/gmem.pageable", "1").unwrap();
     assert_eq!(program.alloc(2, 8), "0");
     assert_eq!(program.state(), "resident 8 pinned 1 streams 0 intact 1");
     assert_eq!(charged(&client), (8, 0));
+    eventually(|| program.has_pager());
     client.write("web/0/gmem.pageable", "0").unwrap();
     assert_eq!(program.does("free 2"), "0");
     assert_eq!(charged(&client), (0, 0));
@@ -189,6 +200,70 @@ fn memory_outlives_the_daemon() {
         assert_eq!(program.does(&format!("free {slot}")), "0");
     }
     assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
+}
+
+/// Checks that a lowered limit holds, whether the program launches or not, and beside a capture.
+#[test]
+fn a_lower_limit_evicts() {
+    for launches in [true, false] {
+        let (daemon, client) = bed(if launches { "lower" } else { "lower-idle" }, LIMITS);
+        let mut program = Program::new(&daemon, &client);
+        assert_eq!(program.alloc(0, 32), "0");
+        assert_eq!(program.alloc(1, 32), "0");
+        assert_eq!(charged(&client), (64, 0));
+        assert_eq!(program.does("capture 1"), "0");
+        let writer = daemon.write("web/0/gmem.limit", "48M");
+        while launches && !writer.is_finished() {
+            assert_eq!(program.does("launch 0"), "0");
+        }
+        assert_eq!(writer.join().unwrap(), Ok(()));
+        // 32 MiB of the limit stay free.
+        eventually(|| charged(&client) == (16, 48));
+        assert_eq!(program.does("capture 0"), "0", "the capture goes on");
+        assert_eq!(program.state(), "resident 16 pinned 0 streams 0 intact 1");
+        assert_eq!(program.alloc(2, 16), "0");
+        assert_eq!(charged(&client), (16, 64));
+    }
+}
+
+/// Checks that the library's thread enters no context that was destroyed.
+#[test]
+fn a_destroyed_context_is_not_used() {
+    for end in ["destroy", "reset"] {
+        let (daemon, client) = bed(end, LIMITS);
+        let mut program = Program::new(&daemon, &client);
+        if end == "destroy" {
+            assert_eq!(program.does("context"), "0");
+        }
+        assert_eq!(program.alloc(0, 64), "0");
+        assert_eq!(program.does(end), "0");
+        // gctd waits five seconds for memory to leave. The thread looks each second.
+        assert_eq!(client.write("web/0/gmem.limit", "48M"), Err(libc::EBUSY));
+        assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
+    }
+}
+
+/// Checks that a move which does not end holds up neither launches, nor a child, nor the exit.
+#[test]
+fn a_frozen_move_holds_up_nobody() {
+    let (daemon, client) = bed("frozen", LIMITS);
+    for thaws in [true, false] {
+        let mut program = Program::new(&daemon, &client);
+        assert_eq!(program.alloc(0, 64), "0");
+        assert_eq!(program.does("freeze 1"), "0");
+        let writer = daemon.write("web/0/gmem.limit", "48M");
+        while !writer.is_finished() && program.does("waiting") == "0" {}
+        assert_eq!(program.does("launch 0"), "0");
+        assert_eq!(program.does("fork"), "0");
+        if thaws {
+            assert_eq!(program.does("freeze 0"), "0");
+            eventually(|| charged(&client) == (16, 48));
+        }
+        assert_eq!(program.does("quit"), "");
+        assert!(program.child.wait().unwrap().success());
+        assert_eq!(writer.join().unwrap(), Ok(()));
+        client.write("web/0/gmem.limit", "96M").unwrap();
+    }
 }
 
 /// Waits up to five seconds.

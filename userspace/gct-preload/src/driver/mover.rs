@@ -57,6 +57,8 @@ pub(super) struct Mover {
     /// The N of `/dev/nvidiaN`.
     pub(super) minor: u32,
     pub(super) stream: Stream,
+    /// Whether each move has ended when it returns. A stream of the program waits for nothing.
+    pub(super) waits: bool,
 }
 
 impl Backend for Mover {
@@ -73,7 +75,9 @@ impl Backend for Mover {
         };
         // SAFETY: managed memory of this process. libcuda checks it, and moving it changes nothing
         // that the program sees.
-        unsafe { prefetch(at, bytes, to, 0, self.stream) == SUCCESS }
+        let moves = unsafe { prefetch(at, bytes, to, 0, self.stream) } == SUCCESS;
+        // SAFETY: a mover that waits has a stream of the library's own.
+        moves && (!self.waits || unsafe { on_stream(&STREAM_SYNCHRONIZE, self.stream) } == SUCCESS)
     }
 
     fn repage(&mut self, paged: Paged, is_last: bool) -> Result<(), Paged> {
@@ -129,15 +133,26 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        type Of = unsafe extern "C" fn(Stream) -> Status;
         for function in [&STREAM_SYNCHRONIZE, &STREAM_DESTROY] {
-            // SAFETY: both have this type.
-            if let Some(function) = unsafe { function.function::<Of>() } {
-                // SAFETY: created by `new`, and nobody else has it. An error of earlier work is
-                // reported to the program by its own calls, too.
-                unsafe { function(self.0) };
-            }
+            // SAFETY: created by `new`, and nobody else has it. An error of earlier work is
+            // reported to the program by its own calls, too.
+            unsafe { on_stream(function, self.0) };
         }
+    }
+}
+
+/// Calls a function of libcuda that takes a stream.
+///
+/// # Safety
+///
+/// The function takes a stream, and may be called with this one.
+unsafe fn on_stream(function: &Libcuda, stream: Stream) -> Status {
+    type Of = unsafe extern "C" fn(Stream) -> Status;
+    // SAFETY: by contract.
+    match unsafe { function.function::<Of>() } {
+        // SAFETY: by contract.
+        Some(function) => unsafe { function(stream) },
+        None => NOT_INITIALIZED,
     }
 }
 

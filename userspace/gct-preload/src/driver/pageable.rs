@@ -9,22 +9,25 @@
 //! pages are as fast as over memory of `cuMemAlloc`; pages of the host are read at 51 GB/s.
 //!
 //! What the library knows of use are the arguments of launches ([`launching`]). It looks at them
-//! only while some memory is on the host.
+//! only while some memory is on the host, or has to go there ([`super::pager`]).
 
 use super::arguments::each_argument;
+use super::contexts::Context;
 use super::mover::{self, Mover, OwnStream};
 use super::size::{bus_id, current_device};
 use super::symbols::{Symbol, MEM_ALLOC, MEM_ALLOC_PITCH};
-use super::{Address, Device, Function, Status, Stream, NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS};
-use crate::daemon;
+use super::{
+    pager, Address, Device, Function, Status, Stream, NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS,
+};
 use crate::pager::{Memory, SPARE};
 use crate::sys::{self, keep_errno};
+use crate::{daemon, worker};
 use core::ffi::{c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::units::Ns;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Smaller allocations stay where they are: libcuda takes many of them from one piece of 2 MiB.
 const BYTES_MIN: usize = 2 << 20;
@@ -36,48 +39,96 @@ type Alloc = unsafe extern "C" fn(*mut Address, usize) -> Status;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: Stream = 2 as Stream;
 
-/// Whether any pageable memory is on the host.
-static HAS_REMOTE: AtomicBool = AtomicBool::new(false);
-static GPUS: Mutex<BTreeMap<Device, Gpu>> = Mutex::new(BTreeMap::new());
+/// Whether launches look at their arguments.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+static GPUS: Mutex<Gpus> = Mutex::new(BTreeMap::new());
+
+/// The GPUs on which the process has pageable memory.
+pub(super) type Gpus = BTreeMap<Device, Gpu>;
 
 /// The pageable memory on a GPU.
 #[derive(Debug)]
-struct Gpu {
+pub(super) struct Gpu {
     /// The N of `/dev/nvidiaN`.
-    minor: u32,
-    memory: Memory,
+    pub(super) minor: u32,
+    pub(super) memory: Memory,
+    /// The last context that used it. A function that may destroy it forgets it before, under the
+    /// lock.
+    pub(super) context: Option<Context>,
 }
 
-fn now() -> Ns {
+impl Gpu {
+    fn new(minor: u32) -> Self {
+        Self {
+            minor,
+            memory: Memory::default(),
+            context: None,
+        }
+    }
+
+    /// Returns what moves memory of this GPU, in a stream of the library's own.
+    pub(super) fn mover(&self, device: Device, stream: &OwnStream) -> Mover {
+        Mover {
+            device,
+            minor: self.minor,
+            stream: stream.0,
+            waits: true,
+        }
+    }
+
+    /// Returns what charges memory of this GPU and moves none.
+    pub(super) fn accountant(&self, device: Device) -> Mover {
+        Mover {
+            device,
+            minor: self.minor,
+            stream: ptr::null_mut(),
+            waits: false,
+        }
+    }
+}
+
+pub(super) fn now() -> Ns {
     Ns(sys::now_ns())
 }
 
-fn lock() -> MutexGuard<'static, BTreeMap<Device, Gpu>> {
-    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the GPUs. Returns `None` in a forked child, where a thread that does not exist may hold
+/// the lock.
+pub(super) fn lock() -> Option<MutexGuard<'static, Gpus>> {
+    let is_child = worker::forked_child();
+    (!is_child).then(|| GPUS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Returns whether a thread of this process has locked the GPUs.
+pub(super) fn is_locked() -> bool {
+    !worker::forked_child() && matches!(GPUS.try_lock(), Err(TryLockError::WouldBlock))
 }
 
 /// Lets launches look at their arguments while that is of use.
-fn updated(gpus: &BTreeMap<Device, Gpu>) {
-    let has_remote = gpus.values().any(|gpu| gpu.memory.has_remote());
-    HAS_REMOTE.store(has_remote, Ordering::Relaxed);
+pub(super) fn updated(gpus: &Gpus) {
+    let is_watched = gpus.values().any(|gpu| gpu.memory.is_watched());
+    IS_WATCHED.store(is_watched, Ordering::Relaxed);
+}
+
+/// Forgets contexts that may be destroyed.
+pub(super) fn forget(ends: impl Fn(Device, Context) -> bool) {
+    for (device, gpu) in lock().iter_mut().flat_map(|gpus| gpus.iter_mut()) {
+        gpu.context = gpu.context.filter(|context| !ends(*device, *context));
+    }
 }
 
 /// Allocates pageable memory. Returns `None` if it has to be an ordinary allocation.
 fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
-    if bytes < BYTES_MIN {
+    if bytes < BYTES_MIN || worker::forked_child() {
         return None;
     }
     let device = current_device()?;
     let minor = bus_id(device).and_then(|id| daemon::pageable_on(&id))?;
     let stream = mover::can_move(device).then(OwnStream::new).flatten()?;
-    let mut mover = Mover {
-        device,
-        minor,
-        stream: stream.0,
-    };
-    let mut gpus = lock();
-    let memory = Memory::default();
-    let gpu = gpus.entry(device).or_insert(Gpu { minor, memory });
+    worker::watch_forks();
+    let mut gpus = lock()?;
+    let gpu = gpus.entry(device).or_insert_with(|| Gpu::new(minor));
+    gpu.context = Context::current();
+    let mut mover = gpu.mover(device, &stream);
     // CAST: widening.
     let Some(placed) = gpu.memory.place(bytes as u64, &mut mover, now()) else {
         return Some(Err(OUT_OF_MEMORY));
@@ -89,6 +140,7 @@ fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
     let placed = gpu.memory.insert(at, placed, &mut mover);
     updated(&gpus);
     drop((gpus, stream));
+    pager::begin();
     if !placed {
         free_pageable(at);
         return None;
@@ -98,21 +150,17 @@ fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
 
 /// Frees an allocation, if it is pageable.
 fn free_pageable(at: Address) -> Option<Status> {
-    let detached = lock().iter_mut().find_map(|(device, gpu)| {
+    let detached = lock()?.iter_mut().find_map(|(device, gpu)| {
         let detached = gpu.memory.detach(at)?;
         Some((*device, detached))
     });
     let (device, detached) = detached?;
     let status = mover::free(at);
-    let mut gpus = lock();
+    let mut gpus = lock()?;
     let gpu = gpus.get_mut(&device)?;
     if status == SUCCESS {
-        let mut mover = Mover {
-            device,
-            minor: gpu.minor,
-            stream: ptr::null_mut(),
-        };
-        gpu.memory.release(&detached, &mut mover);
+        let mut accountant = gpu.accountant(device);
+        gpu.memory.release(&detached, &mut accountant);
     } else {
         gpu.memory.attach(detached);
     }
@@ -122,21 +170,16 @@ fn free_pageable(at: Address) -> Option<Status> {
 
 /// Evicts pageable memory for an allocation that cannot move. Returns whether it may fit now.
 pub(super) fn make_room(bytes: usize) -> bool {
-    let Some(device) = current_device() else {
+    let (Some(device), Some(mut gpus)) = (current_device(), lock()) else {
         return false;
     };
-    let mut gpus = lock();
     let Some(gpu) = gpus.get_mut(&device) else {
         return false;
     };
     let Some(stream) = OwnStream::new() else {
         return false;
     };
-    let mut mover = Mover {
-        device,
-        minor: gpu.minor,
-        stream: stream.0,
-    };
+    let mut mover = gpu.mover(device, &stream);
     // CAST: widening.
     let made = gpu
         .memory
@@ -242,7 +285,7 @@ pub(super) unsafe fn launching(
     extra: *mut *mut c_void,
     stream: Stream,
 ) {
-    if HAS_REMOTE.load(Ordering::Relaxed) {
+    if IS_WATCHED.load(Ordering::Relaxed) {
         // SAFETY: the contract is the same.
         keep_errno(|| unsafe { observe(symbol, function, arguments, extra, stream) });
     }
@@ -269,6 +312,7 @@ unsafe fn observe(
     let Some(gpu) = gpus.get_mut(&device) else {
         return;
     };
+    gpu.context = gpu.context.or_else(Context::current);
     // SAFETY: the contract is the same.
     unsafe { each_argument(function, arguments, extra, |word| gpu.memory.used(word)) };
     let stream = match stream.is_null() && symbol.per_thread {
@@ -280,6 +324,7 @@ unsafe fn observe(
             device,
             minor: gpu.minor,
             stream,
+            waits: false,
         };
         gpu.memory.tick(&mut mover, now());
         updated(&gpus);

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{calls, launch, lookup, memory, pageable, size};
+use super::{calls, contexts, launch, lookup, memory, pageable, size};
 
 /// A function of libcuda.
 #[derive(Debug)]
@@ -112,6 +112,18 @@ symbols! {
     MEM_ALLOC_PITCH = pageable::cuMemAllocPitch_v2, c"cuMemAllocPitch", 3020, false;
     MEM_FREE = pageable::cuMemFree_v2, c"cuMemFree", 3020, false;
     MEM_ALLOC_MANAGED = memory::cuMemAllocManaged, c"cuMemAllocManaged", 6000, false;
+    CTX_DESTROY_V1 = contexts::cuCtxDestroy, c"cuCtxDestroy", 2000, false;
+    CTX_DETACH = contexts::cuCtxDetach, c"cuCtxDetach", 2000, false;
+    GREEN_CTX_DESTROY = contexts::cuGreenCtxDestroy, c"cuGreenCtxDestroy", 12040, false;
+    CTX_DESTROY = contexts::cuCtxDestroy_v2, c"cuCtxDestroy", 4000, false;
+    PRIMARY_CTX_RELEASE =
+        contexts::cuDevicePrimaryCtxRelease, c"cuDevicePrimaryCtxRelease", 7000, false;
+    PRIMARY_CTX_RELEASE_V2 =
+        contexts::cuDevicePrimaryCtxRelease_v2, c"cuDevicePrimaryCtxRelease", 11000, false;
+    PRIMARY_CTX_RESET =
+        contexts::cuDevicePrimaryCtxReset, c"cuDevicePrimaryCtxReset", 7000, false;
+    PRIMARY_CTX_RESET_V2 =
+        contexts::cuDevicePrimaryCtxReset_v2, c"cuDevicePrimaryCtxReset", 11000, false;
     LAUNCH = calls::cuLaunchKernel, c"cuLaunchKernel", 4000, false;
     LAUNCH_PER_THREAD = calls::cuLaunchKernel_ptsz, c"cuLaunchKernel", 7000, true;
     GRAPH_LAUNCH = calls::cuGraphLaunch, c"cuGraphLaunch", 10000, false;

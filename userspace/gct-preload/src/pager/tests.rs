@@ -144,6 +144,13 @@ fn what_exceeds_the_gpu_is_on_the_host_and_beyond_both_there_is_none() {
     assert_eq!(world.charged, at(0, 0));
 }
 
+/// Looks at the limits, as the library does once a second.
+fn look(memory: &mut Memory, world: &mut World) {
+    let now = Ns(world.now);
+    while memory.look(world, now) && memory.shrink(world, now) {}
+    check(memory, world);
+}
+
 /// Runs so many seconds of launches: each pair is an argument and how often it comes in a second.
 fn run(memory: &mut Memory, world: &mut World, seconds: u64, launches: &[(u64, u64)]) {
     const STEPS: u64 = 50;
@@ -152,9 +159,12 @@ fn run(memory: &mut Memory, world: &mut World, seconds: u64, launches: &[(u64, u
         for (address, times) in launches {
             (0..times / STEPS).for_each(|_| memory.used(*address));
         }
-        if memory.is_due(Ns(world.now)) {
+        if !launches.is_empty() && memory.is_due(Ns(world.now)) {
             memory.tick(world, Ns(world.now));
             check(memory, world);
+        }
+        if world.now % SECOND == 0 {
+            look(memory, world);
         }
     }
 }
@@ -215,16 +225,34 @@ fn memory_that_cannot_move_gets_room() {
     assert!(!memory.has_remote());
 }
 
-/// A limit that is lowered under a program holds within two seconds of its launches.
+/// A limit that is lowered under a program holds within two seconds, with and without launches.
 #[test]
 fn a_lower_limit_soon_holds() {
-    let (mut memory, mut world) = (Memory::default(), World::new(1024, 4096));
-    assert!(alloc(&mut memory, &mut world, A, 1024));
-    for limit in [256, 16, 0] {
-        world.limit = at(limit, 4096);
-        run(&mut memory, &mut world, 2, &[(A, 50)]);
-        assert_eq!(world.charged.device, limit * MIB);
+    for launches in [&[(A, 50)][..], &[]] {
+        let (mut memory, mut world) = (Memory::default(), World::new(1024, 4096));
+        assert!(alloc(&mut memory, &mut world, A, 1024));
+        run(&mut memory, &mut world, 2, launches);
+        assert!(!memory.is_watched());
+        for limit in [256, 16, 0] {
+            world.limit = at(limit, 4096);
+            run(&mut memory, &mut world, 2, launches);
+            assert_eq!(world.charged.device, limit * MIB);
+        }
     }
+}
+
+/// Before anything leaves, launches tell for a second what they use.
+#[test]
+fn what_is_used_leaves_last() {
+    let (mut memory, mut world) = (Memory::default(), World::new(64, 1000));
+    assert!(alloc(&mut memory, &mut world, A, 32) && alloc(&mut memory, &mut world, B, 32));
+    world.limit = at(32, 1000);
+    run(&mut memory, &mut world, 1, &[(A, 50)]);
+    assert!(memory.is_watched());
+    assert_eq!(world.charged, at(64, 0));
+    run(&mut memory, &mut world, 1, &[(A, 50)]);
+    assert_eq!(world.charged, at(32, 32));
+    assert!(world.places[&A] && !world.places[&B]);
 }
 
 /// Checks random allocations, frees, limits and failing moves.

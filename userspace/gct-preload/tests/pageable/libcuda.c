@@ -4,15 +4,26 @@
 // MiB of managed memory is.
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define MIB (1ul << 20)
 #define RANGES 64
 
 struct location { int kind, id; };
 
+/* The primary context and one more. A thread that uses one that does not exist would crash. */
+static struct context { int exists; } contexts[2];
+static __thread struct context *current;
+
+/* Whether a stream records a graph, and the mode of each thread beside that. */
+int capturing, spoiled;
+static __thread int mode;
+
 static struct range {
+	struct context *context;
 	char *base;
 	size_t bytes;
 	int accessed;
@@ -23,8 +34,49 @@ static struct range {
 int pinned, pinned_failures;
 int launched, streams;
 
-int cuInit(unsigned flags) { return 0; }
-int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+/* Whether moves do not end, and whether a thread waits for one. */
+volatile int frozen, waiting;
+
+int cuInit(unsigned flags)
+{
+	current = &contexts[0];
+	return !(current->exists = 1);
+}
+
+int cuCtxGetCurrent(struct context **context) { *context = current; return 0; }
+int cuCtxGetDevice(int *device) { *device = 0; return current ? 0 : 201; }
+
+int cuCtxPushCurrent_v2(struct context *context)
+{
+	if (current || !context->exists)
+		abort();
+	current = context;
+	return 0;
+}
+
+int cuCtxPopCurrent_v2(struct context **context)
+{
+	*context = current;
+	current = NULL;
+	return 0;
+}
+
+int cuCtxCreate_v2(struct context **context, unsigned flags, int device)
+{
+	*context = current = &contexts[1];
+	return !(current->exists = 1);
+}
+
+static int forbidden(void) { return (capturing && mode != 2) ? spoiled = 900 : 0; }
+
+int cuThreadExchangeStreamCaptureMode(int *exchanged)
+{
+	int old = mode;
+
+	mode = *exchanged;
+	*exchanged = old;
+	return 0;
+}
 int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 1; return 0; }
 
 int cuDeviceGetPCIBusId(char *text, int len, int device)
@@ -49,6 +101,7 @@ int cuMemAllocManaged(unsigned long *at, size_t bytes, unsigned flags)
 		memset(r, 0, sizeof(*r));
 		r->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		r->bytes = bytes;
+		r->context = current;
 		*at = (unsigned long)r->base;
 		return flags == 1 ? 0 : 1;
 	}
@@ -89,6 +142,21 @@ int cuMemFree_v2(unsigned long at)
 	return 0;
 }
 
+static int end(struct context *context)
+{
+	context->exists = 0;
+	for (struct range *r = ranges; r < ranges + RANGES; r++)
+		if (r->base && r->context == context) {
+			munmap(r->base, r->bytes);
+			r->base = NULL;
+		}
+	current = &contexts[0];
+	return 0;
+}
+
+int cuCtxDestroy_v2(struct context *context) { return end(context); }
+int cuDevicePrimaryCtxReset_v2(int device) { return end(&contexts[0]); }
+
 int cuMemAdvise_v2(unsigned long at, size_t bytes, int advice, struct location of)
 {
 	struct range *r = find(at);
@@ -106,6 +174,8 @@ int cuMemPrefetchAsync_v2(unsigned long at, size_t bytes, struct location to, un
 	/* Without a mapping of the GPU, its accesses would move pages. */
 	if (!r || !r->accessed || flags)
 		return 1;
+	if (!current || !current->exists || forbidden())
+		return 201;
 	for (size_t off = at - (unsigned long)r->base; bytes; off += MIB, bytes -= bytes < MIB ? bytes : MIB)
 		r->on_gpu[off / MIB] = to.kind == 1;
 	return 0;
@@ -122,9 +192,23 @@ int resident(void)
 	return sum;
 }
 
-int cuStreamCreate(void **stream, unsigned flags) { streams++; *stream = &streams; return flags == 1 ? 0 : 1; }
-int cuStreamSynchronize(void *stream) { return 0; }
-int cuStreamDestroy_v2(void *stream) { streams--; return 0; }
+int cuStreamCreate(void **stream, unsigned flags)
+{
+	if (!current || !current->exists || forbidden())
+		return 201;
+	__atomic_fetch_add(&streams, 1, __ATOMIC_SEQ_CST);
+	*stream = &streams;
+	return flags == 1 ? 0 : 1;
+}
+
+int cuStreamSynchronize(void *stream)
+{
+	for (; frozen; usleep(1000))
+		waiting = 1;
+	return waiting = 0;
+}
+
+int cuStreamDestroy_v2(void *stream) { __atomic_fetch_sub(&streams, 1, __ATOMIC_SEQ_CST); return 0; }
 int cuStreamIsCapturing(void *stream, int *state) { *state = 0; return 0; }
 
 /* Every function takes a pointer, an int, and a structure of 12 bytes. */

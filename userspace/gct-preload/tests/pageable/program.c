@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (1ul << 20)
@@ -15,6 +16,7 @@
 static void *cuda;
 static unsigned long at[16];
 static size_t sizes[16];
+static void *other;
 
 #define CALL(name, ...) (((int (*)())dlsym(cuda, name))(__VA_ARGS__))
 
@@ -72,6 +74,18 @@ static int intact(void)
 	return 1;
 }
 
+/* Frees and allocates in a child. Returns its exit status. */
+static int in_child(void)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid)
+		exit(((int (*)(unsigned long))dlsym(cuda, "cuMemFree_v2"))(at[0]) || allocate(0, 4 * MIB));
+	waitpid(pid, &status, 0);
+	return status;
+}
+
 int main(void)
 {
 	char line[128], what[16];
@@ -93,7 +107,27 @@ int main(void)
 		else if (!strcmp(what, "fail")) {
 			*(int *)dlsym(cuda, "pinned_failures") = a;
 			puts("0");
-		} else if (!strcmp(what, "state"))
+		} else if (!strcmp(what, "capture")) {
+			*(int *)dlsym(cuda, "capturing") = a;
+			printf("%d\n", *(int *)dlsym(cuda, "spoiled"));
+		} else if (!strcmp(what, "context"))
+			printf("%d\n", CALL("cuCtxCreate_v2", &other, 0, 0));
+		else if (!strcmp(what, "destroy")) {
+			memset(at, 0, sizeof(at));
+			printf("%d\n", CALL("cuCtxDestroy_v2", other));
+		} else if (!strcmp(what, "reset")) {
+			memset(at, 0, sizeof(at));
+			printf("%d\n", CALL("cuDevicePrimaryCtxReset_v2", 0));
+		} else if (!strcmp(what, "freeze")) {
+			*(volatile int *)dlsym(cuda, "frozen") = a;
+			puts("0");
+		} else if (!strcmp(what, "waiting"))
+			printf("%d\n", *(volatile int *)dlsym(cuda, "waiting"));
+		else if (!strcmp(what, "fork"))
+			printf("%d\n", in_child());
+		else if (!strcmp(what, "quit"))
+			return 0;
+		else if (!strcmp(what, "state"))
 			printf("resident %d pinned %d streams %d intact %d\n", CALL("resident"),
 			       *(int *)dlsym(cuda, "pinned"), *(int *)dlsym(cuda, "streams"), intact());
 		fflush(stdout);

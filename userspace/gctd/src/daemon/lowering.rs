@@ -9,8 +9,8 @@
 //!                    nothing has left for PATIENCE, or LONGEST has passed: EBUSY, the old limit
 //! ```
 //!
-//! Other writes do not wait for it. A process that does not move its memory, because it launches
-//! nothing or is hostile, makes the write fail, and changes nothing for its neighbours.
+//! Other writes do not wait for it. A process that does not move its memory, because it is frozen
+//! or hostile, makes the write fail, and changes nothing for its neighbours.
 
 use super::{Daemon, OnDone};
 use crate::errno::errno;
