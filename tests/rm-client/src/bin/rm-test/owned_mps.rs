@@ -6,7 +6,7 @@
 //! and a name of the server's group, below which it allocates its compute channels.
 
 use crate::gpus::{me, ENGINE};
-use crate::launch::{recorder, Place};
+use crate::launch::{recorder, Place, PROGRAMS};
 use crate::limits::{set, FREEZE, TIMESLICE};
 use crate::owned::{counts, join, no_worker};
 use crate::owned_launch::{disabled, MASK};
@@ -81,7 +81,7 @@ fn masks() -> Outcome {
             let place = Place::below(session, group)?;
             parent.step()?;
             place.check_all(&disabled(list)?)?;
-            counts(10, 0)?;
+            counts(PROGRAMS.len() as u64 + 1, 0)?;
             parent.step()
         })?;
         client.next()?;
