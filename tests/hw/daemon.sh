@@ -42,18 +42,22 @@ set_ "$live" tpc.mask=0-3
 check "the process's own mask holds too" eventually sms_at_most "$work/live" 8
 set_ "$live" tpc.mask=all
 
-# The same for a CUDA graph that is uploaded once and then replayed.
-run --group graph -- "$bin/gct-load" watch --graph --seconds 9 --every-ms 10 >"$work/graph" &
-check "a graph without a limit has all SMs" eventually sms_over "$work/graph" $((native - 1))
-for tpcs in 8 2 32; do
-	set_ graph tpc.mask=0-$((tpcs - 1))
-	check "its next replays keep to $tpcs TPCs" eventually sms_at_most "$work/graph" $((2 * tpcs))
-done
-set_ graph tpc.mask=all
-check "without a mask all SMs are the graph's again" eventually sms_over "$work/graph" $((native - 1))
-get graph/0 compute.stat | tr '\n' ' '
-echo
-kill "$(process_of graph)"
+# The same for a CUDA graph that is stored once, by its first launch or before, and then replayed.
+graph_follows_its_mask() {
+	run --group graph -- "$bin/gct-load" watch --graph $1 --seconds 9 --every-ms 10 >"$work/graph" &
+	check "a graph without a limit has all SMs" eventually sms_over "$work/graph" $((native - 1))
+	for tpcs in 8 2 32; do
+		set_ graph tpc.mask=0-$((tpcs - 1))
+		check "its next replays keep to $tpcs TPCs" eventually sms_at_most "$work/graph" $((2 * tpcs))
+	done
+	set_ graph tpc.mask=all
+	check "without a mask all SMs are the graph's again" eventually sms_over "$work/graph" $((native - 1))
+	get graph/0 compute.stat | tr '\n' ' '
+	echo
+	kill "$(process_of graph)"
+}
+graph_follows_its_mask --upload
+graph_follows_its_mask ""
 
 set_ live compute.freeze=1
 # A published launch runs to its end.

@@ -5,14 +5,18 @@
 //! Terminology
 //!   node    a QMD that is stored once and runs in each replay
 //!   head    a stored QMD that no QMD schedules; it has no blocks or is the graph's first kernel
-//!   upload  the segment that stores a graph
+//!   upload  the segment that stores a graph; it also runs it if the program has not called
+//!           cuGraphUpload
 //!   replay  one PCAS on the head, and one that decrements each further chain of the graph
 //!   end     a word that the replay's segment stores, and that a last node adds to
 //!   armed   the mask words of a node count, so that a store into them masks the node
 //!
 //! An upload stores the nodes, last first, each with `SELF_COPY_ON_COMPLETION` and
 //! `REQUIRE_SCHEDULING_PCAS`. Each node schedules the next as its dependent. The head comes last,
-//! or with the heads of further chains before all others. No PCAS of the upload names it.
+//! or with the heads of further chains before all others. No PCAS names it in an upload that does
+//! not run the graph. One that does stores and starts a long graph in chains of some eighteen
+//! nodes: the head comes behind the first of them, and a PCAS names it there. The heads of other
+//! chains are kernels, and a chain may be its head alone.
 //!
 //! So a mask must be in the stored QMDs. The upload gets it like any other launch. Later,
 //! [`Memory`] knows the stored QMDs, and stores into their mask words change it. For that the
@@ -30,9 +34,10 @@ mod walk;
 pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::Patched;
 
-use super::launch::{DependentAction, Kind, Launch};
+use super::launch::{self, DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
+use super::occupancy::Needs;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
@@ -61,12 +66,12 @@ pub struct Node {
     pub adds: Option<End>,
     /// Whether its mask words count, so that a store into them masks it.
     pub armed: bool,
-    /// The value of its mask words.
-    stored: [u32; MASK_WORDS],
+    /// The value of its mask words, if it is known.
+    stored: Option<[u32; MASK_WORDS]>,
     /// The value that arms it of the word with `TPC_DISABLE_MASK_VALID`; 0 if there is none.
     arming: u32,
-    /// Whether any mask will do: its blocks need not be resident at the same time.
-    plain: bool,
+    /// What a mask must leave.
+    pub(super) needs: Needs,
     /// Number of the last replay that reached it.
     reached: u32,
 }
@@ -143,41 +148,81 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Remembers the nodes and heads that a scanned segment stores, and returns the number of
-    /// nodes.
+    /// Remembers the nodes and heads that a scanned segment stores, and returns their number. One
+    /// that only looks like a head does not count.
     ///
     /// Takes the tenant's words, before masks are put into them, and assumes that [`arm`] follows.
     /// Nodes that do not fit are counted.
     pub fn learn(&mut self, words: &[u32], calls: &[QmdCall], counters: &mut Counters) -> usize {
         let mut nodes = Wrapping(0usize);
         for call in calls {
-            let stored = call.source == Source::Stored;
-            if !stored && !is_node(call, words) {
-                continue;
+            let is_node = is_node(call, words);
+            if is_node || call.source == Source::Stored {
+                let known = self.remember(call, words, is_node, counters);
+                nodes += usize::from(is_node && known);
             }
-            let (Some(launch), Some(qmd)) = (call.launch(words), call.qmd(words)) else {
-                continue;
-            };
-            let tenant = mask::read(qmd, launch.version);
-            let node = Node {
-                va: call.qmd_va,
-                version: launch.version,
-                grid: launch.grid,
-                tenant,
-                next: next_of(&launch),
-                adds: ends::added_by(&launch),
-                armed: !stored || tenant.is_some(),
-                stored: tenant.unwrap_or([0; MASK_WORDS]),
-                arming: arming_of(qmd, launch.version),
-                plain: launch.kind == Kind::Grid,
-                reached: 0,
-            };
-            match self.insert(node) {
-                Ok(()) => nodes += usize::from(!stored),
-                Err(reason) => counters.keep(reason),
+        }
+        for call in calls.iter().filter(|call| call.source == Source::Upload) {
+            if !is_node(call, words) && self.is_head(call, words, nodes != Wrapping(0)) {
+                nodes += usize::from(self.remember(call, words, false, counters));
             }
         }
         nodes.0
+    }
+
+    /// Returns whether a launch may be the head of a graph, whose segment both stores and runs it.
+    /// CUDA's ordinary launches are none: each decrements its companion, and that is no node. If
+    /// the segment has no nodes, the chain has no further one.
+    fn is_head(&self, call: &QmdCall, words: &[u32], has_nodes: bool) -> bool {
+        let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
+            return false;
+        };
+        let is_last = with_layout!(version, L => {
+            L::DEPENDENTS.iter().all(|dependent| !dependent.enable.is_set(qmd))
+        });
+        match launch::kind_of(qmd, version) {
+            Some(Kind::Null) => has_nodes && self.schedules_known(call, words),
+            Some(Kind::Queue | Kind::Undocumented(_)) | None => false,
+            Some(_) => is_last || has_nodes && self.schedules_known(call, words),
+        }
+    }
+
+    /// Remembers a QMD whose words are here, and returns whether it could.
+    fn remember(
+        &mut self,
+        call: &QmdCall,
+        words: &[u32],
+        is_armed: bool,
+        counters: &mut Counters,
+    ) -> bool {
+        let (Some(launch), Some(qmd)) = (call.launch(words), call.qmd(words)) else {
+            return false;
+        };
+        let tenant = mask::read(qmd, launch.version);
+        let remembered = self.insert(Node {
+            va: call.qmd_va,
+            version: launch.version,
+            grid: launch.grid,
+            tenant,
+            next: next_of(&launch),
+            adds: ends::added_by(&launch),
+            armed: is_armed || tenant.is_some(),
+            stored: Some(tenant.unwrap_or([0; MASK_WORDS])),
+            arming: arming_of(qmd, launch.version),
+            needs: with_layout!(launch.version, L => Needs::of::<L>(qmd)),
+            reached: 0,
+        });
+        if let Err(reason) = remembered {
+            counters.keep(reason);
+        }
+        remembered.is_ok()
+    }
+
+    /// Returns whether the end of a launch schedules a remembered QMD.
+    fn schedules_known(&self, call: &QmdCall, words: &[u32]) -> bool {
+        let launch = call.launch(words);
+        let next = launch.map_or([None; 2], |launch| next_of(&launch));
+        next.into_iter().flatten().any(|va| self.get(va).is_some())
     }
 
     /// Recognises a PCAS on a QMD that is not in its segment as a replay, and marks the nodes that
@@ -205,6 +250,13 @@ impl<'a> Memory<'a> {
             if let Some(replay) = self.follow(&mut walk, call.qmd_va, |_| ()) {
                 counters.replay(replay.unknown == 0);
             }
+        }
+    }
+
+    /// Notes that it is not known which mask the node at an address holds.
+    pub fn forget_mask(&mut self, va: u64) {
+        if let Some(node) = self.get_mut(va) {
+            node.stored = None;
         }
     }
 
@@ -300,10 +352,16 @@ pub fn arm_write(node: &Node) -> Option<MaskWrite> {
 ///
 /// # Errors
 ///
-/// The errors of [`mask::apply`] that come from the mask.
+/// The errors of [`mask::apply`] that come from the mask, and [`Reason::TooWide`].
 pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite, Reason> {
     let words = match mask {
-        Some(mask) => mask::combine(node.tenant, mask, mask::width(node.version))?.0,
+        Some(mask) => {
+            let decision = mask::combine(node.tenant, mask, mask::width(node.version))?;
+            match node.needs {
+                Needs::Any => decision.0,
+                needs => mask::fitting(decision, needs, mask)?.0,
+            }
+        }
         None => node.tenant.unwrap_or([0; MASK_WORDS]),
     };
     let (first, count) = with_layout!(node.version, L => {

@@ -28,7 +28,7 @@ pub use disabled::{DisabledTpcs, OutOfRange};
 
 use super::launch::{self, Kind};
 use super::limits::MASK_WORDS;
-use super::occupancy;
+use super::occupancy::Needs;
 use super::qmd::v04_00::V04_00;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
@@ -128,13 +128,26 @@ fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Re
         Kind::Undocumented(_) => Err(Reason::Kind),
         Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
             let decision = combine(read_as::<L>(qmd), mask, width_of::<L>())?;
-            // The tenant's own mask may leave fewer TPCs than the ordered one.
-            let left = mask.topology().existing().without(&whole(&decision.0));
-            if !occupancy::is_resident::<L>(qmd, &left, mask.topology()) {
-                return Err(Reason::TooWide);
-            }
-            Ok(decision)
+            fitting(decision, Needs::of::<L>(qmd), mask)
         }
+    }
+}
+
+/// Returns a decision if it leaves what a launch needs. The tenant's own mask may leave fewer TPCs
+/// than the ordered one.
+///
+/// # Errors
+///
+/// [`Reason::TooWide`] if it does not.
+pub(crate) fn fitting(
+    decision: Decision,
+    needs: Needs,
+    mask: &DisabledTpcs,
+) -> Result<Decision, Reason> {
+    let left = mask.topology().existing().without(&whole(&decision.0));
+    match needs.fit(&left, mask.topology()) {
+        true => Ok(decision),
+        false => Err(Reason::TooWide),
     }
 }
 

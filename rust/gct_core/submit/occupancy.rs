@@ -46,39 +46,73 @@ pub fn blocks_per_sm(launch: &Launch) -> u64 {
     .per_sm()
 }
 
-/// Returns whether the blocks that must be resident together fit on the TPCs `left`: all blocks of
-/// a cooperative launch, or one cluster in one GPC. A launch that does not fit would never start.
-pub(crate) fn is_resident<L: Layout>(qmd: &[u32], left: &TpcMask, topology: &Topology) -> bool {
-    match launch::kind::<L>(qmd) {
-        Kind::Cluster => {
-            let blocks = L::CLUSTER.map_or(Sat(1), |fields| volume(fields, qmd));
-            // With an SM for each block: a block that can run at all fits on one.
-            let tpcs = blocks.0.div_ceil(SMS_PER_TPC);
-            u32::try_from(tpcs).is_ok_and(|tpcs| topology.has_together(left, tpcs))
+/// The TPCs that the blocks of a launch need at the same time. On fewer it would never start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Any TPC will do.
+    Any,
+    /// So many TPCs of one GPC, for one cluster.
+    Together(u32),
+    /// So many TPCs, for all blocks of a cooperative launch.
+    AtOnce(u64),
+    /// All, because nothing less is known to do.
+    All,
+}
+
+impl Needs {
+    /// Reads what a launch needs.
+    pub(crate) fn of<L: Layout>(qmd: &[u32]) -> Self {
+        match launch::kind::<L>(qmd) {
+            Kind::Cluster => {
+                let blocks = L::CLUSTER.map_or(Sat(1), |fields| volume(fields, qmd));
+                // With an SM for each block: a block that can run at all fits on one.
+                let tpcs = blocks.0.div_ceil(SMS_PER_TPC);
+                u32::try_from(tpcs).map_or(Self::All, Self::Together)
+            }
+            Kind::Cooperative => {
+                let grid = volume(L::GRID, qmd);
+                let blocks = grid * L::GANG.map_or(Sat(1), |fields| volume(fields, qmd));
+                let each = Sat(footprint::<L>(qmd).per_sm()) * Sat(SMS_PER_TPC);
+                match each.0 {
+                    0 => Self::All,
+                    each => Self::AtOnce(blocks.0.div_ceil(each)),
+                }
+            }
+            // How a cooperative launch of clusters is placed on GPCs was not measured.
+            Kind::CooperativeCluster => Self::All,
+            _ => Self::Any,
         }
-        Kind::Cooperative => {
-            let grid = volume(L::GRID, qmd);
-            let blocks = grid * L::GANG.map_or(Sat(1), |fields| volume(fields, qmd));
-            u16::try_from(left.count()).is_ok_and(|tpcs| holds::<L>(qmd, blocks.0, tpcs))
+    }
+
+    /// Returns whether the TPCs `left` are enough.
+    pub(crate) fn fit(self, left: &TpcMask, topology: &Topology) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Together(tpcs) => topology.has_together(left, tpcs),
+            Self::AtOnce(tpcs) => tpcs <= u64::from(left.count()),
+            Self::All => false,
         }
-        // How a cooperative launch of clusters is placed on GPCs was not measured.
-        _ => false,
     }
 }
 
 /// Returns whether `tpcs` TPCs hold `blocks` blocks of the launch, which is at most one [`wave`].
 /// Reads no more of `qmd` than that needs.
 pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
-    let footprint = Footprint {
+    // The SM that holds most must hold the quotient, rounded up. Without an SM only no block fits.
+    match u64::from(tpcs) * SMS_PER_TPC {
+        0 => blocks == 0,
+        sms => footprint::<L>(qmd).fits(Blocks(blocks).pieces_of(Blocks(sms))),
+    }
+}
+
+/// Reads what one block of a launch occupies.
+#[inline]
+fn footprint<L: Layout>(qmd: &[u32]) -> Footprint {
+    Footprint {
         version: L::VERSION,
         threads: volume(L::BLOCK, qmd),
         registers: L::REGISTERS.get(qmd),
         shared_memory_bytes: L::SHARED_MEMORY.get(qmd) << L::SHARED_MEMORY_SHIFT,
-    };
-    // The SM that holds most must hold the quotient, rounded up. Without an SM only no block fits.
-    match u64::from(tpcs) * SMS_PER_TPC {
-        0 => blocks == 0,
-        sms => footprint.fits(Blocks(blocks).pieces_of(Blocks(sms))),
     }
 }
 

@@ -105,9 +105,12 @@ pub(crate) enum Workload {
         /// Time between lines, in milliseconds
         #[arg(long, default_value_t = 20)]
         every_ms: u64,
-        /// Replay a CUDA graph of four launches, uploaded once
+        /// Replay a CUDA graph of four launches
         #[arg(long)]
         graph: bool,
+        /// Upload that graph before its first launch
+        #[arg(long, requires = "graph")]
+        upload: bool,
         /// Further GPUs to watch in this process
         #[arg(long, value_delimiter = ',')]
         beside: Vec<usize>,

@@ -102,6 +102,7 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             seconds,
             every_ms,
             graph,
+            upload,
             beside,
         } => {
             let watch = watch::Watch {
@@ -111,6 +112,7 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
                 seconds,
                 every: Duration::from_millis(every_ms),
                 graph,
+                upload,
             };
             let others = beside.into_iter().map(Gpu::open);
             let others: Vec<Gpu> = others.collect::<Result<_>>()?;

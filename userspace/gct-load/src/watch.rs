@@ -33,6 +33,8 @@ pub(crate) struct Watch {
     pub(crate) every: Duration,
     /// Whether to replay a graph of four launches.
     pub(crate) graph: bool,
+    /// Whether to upload it before its first launch.
+    pub(crate) upload: bool,
 }
 
 /// Watches several GPUs at once, each in a thread.
@@ -57,7 +59,7 @@ fn run(gpu: &Gpu, watch: Watch) -> Result<()> {
     let stream = gpu.context.new_stream()?;
     let mut stamp = Gpu::alloc_stamp(&stream, (watch.blocks, 1, 1), watch.threads, watch.cycles)?;
     let replay = match watch.graph {
-        true => Some(capture(gpu, &stream, &mut stamp)?),
+        true => Some(capture(gpu, &stream, &mut stamp, watch.upload)?),
         false => None,
     };
     let start = Instant::now();
@@ -84,8 +86,13 @@ fn run(gpu: &Gpu, watch: Watch) -> Result<()> {
     Ok(())
 }
 
-/// Returns an uploaded graph of four sequential launches.
-fn capture(gpu: &Gpu, stream: &Arc<CudaStream>, stamp: &mut Stamp) -> Result<CudaGraph> {
+/// Returns a graph of four sequential launches.
+fn capture(
+    gpu: &Gpu,
+    stream: &Arc<CudaStream>,
+    stamp: &mut Stamp,
+    upload: bool,
+) -> Result<CudaGraph> {
     stream.synchronize()?;
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     for _ in 0..4 {
@@ -93,6 +100,8 @@ fn capture(gpu: &Gpu, stream: &Arc<CudaStream>, stamp: &mut Stamp) -> Result<Cud
     }
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags)?.context("nothing was captured")?;
-    graph.upload()?;
+    if upload {
+        graph.upload()?;
+    }
     Ok(graph)
 }

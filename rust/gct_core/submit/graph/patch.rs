@@ -59,7 +59,9 @@ impl Memory<'_> {
                 continue;
             };
             if let Some(node) = self.get_mut(call.qmd_va) {
-                node.stored = mask::read(qmd, version).unwrap_or([0; MASK_WORDS]);
+                let mask = mask::read(qmd, version);
+                node.armed |= mask.is_some();
+                node.stored = Some(mask.unwrap_or([0; MASK_WORDS]));
             }
         }
     }
@@ -123,7 +125,7 @@ impl Memory<'_> {
                     |write: &MaskWrite| begun && upload(call.subchannel, write, &mut out, rest.0);
                 node.armed = node.armed || arm_write(node).is_some_and(|write| put(&write));
                 if node.armed && put(&write) {
-                    node.stored = write.words;
+                    node.stored = Some(write.words);
                     nodes += 1;
                 } else {
                     left += 1;
@@ -191,12 +193,9 @@ fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut Sat<usize>) -> Op
     }
     match mask_write(node, mask) {
         // Without a mask a node need not be armed.
-        Ok(write) if write.words == node.stored && (node.armed || mask.is_none()) => None,
-        // Only the upload can check whether clusters and cooperative launches would fit.
-        Ok(write) if node.plain => Some(write),
-        // A node that cannot be changed holds its tenant's mask.
-        Err(_) if mask.is_none() => None,
-        _ => {
+        Ok(write) if Some(write.words) == node.stored && (node.armed || mask.is_none()) => None,
+        Ok(write) => Some(write),
+        Err(_) => {
             *left += 1;
             None
         }
@@ -219,6 +218,7 @@ fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
 mod tests {
     use super::*;
     use crate::submit::methods::Action;
+    use crate::submit::occupancy::Needs;
     use crate::submit::qmd::Version;
     use crate::submit::stats::Reason;
     use crate::submit::tracker::Registers;
@@ -242,9 +242,9 @@ mod tests {
             next: [Some(next), None],
             adds: None,
             armed: true,
-            stored: [0; MASK_WORDS],
+            stored: Some([0; MASK_WORDS]),
             arming: 0,
-            plain: true,
+            needs: Needs::Any,
             reached: 0,
         }
     }

@@ -6,9 +6,10 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::captures::{scan, segments, Segment};
+use super::captures::{scan, segments, Segment, CAPTURES};
 use crate::submit::graph::{self, End, Memory, Node};
 use crate::submit::mask::{self, DisabledTpcs};
+use crate::submit::occupancy::Needs;
 use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::{self, Order};
 use crate::submit::stats::{Counters, Reason};
@@ -158,6 +159,127 @@ fn the_head_of_a_graph_that_forks_is_known_and_masked() {
         assert_eq!((patched.nodes, patched.words), (nodes, words(nodes, arms)));
     }
     assert_eq!((counters.replays, counters.kept(Reason::Replay)), (5, 0));
+}
+
+/// The words and calls of one segment.
+type Scanned = (Vec<u32>, Vec<QmdCall>);
+
+/// Learns the first launch of a graph. Returns the number of its nodes and heads, and the calls of
+/// each segment of a replay, which the same channel runs.
+fn first_launch(name: &str, memory: &mut Memory<'_>) -> (usize, Vec<Scanned>) {
+    let first = segments(&[name, "_first"].concat());
+    let mut tracker = Tracker::new(first[0].class);
+    let mut found = vec![QmdCall::default(); 64];
+    let mut learned = 0;
+    for segment in first {
+        let scan = tracker.scan(&segment.words, &mut found, &mut Counters::new());
+        let found = &found[..scan.found];
+        learned += memory.learn(&segment.words, found, &mut Counters::new());
+        memory.note_masks(&segment.words, found);
+    }
+    let replay = segments(name).into_iter().map(|segment| {
+        let scan = tracker.scan(&segment.words, &mut found, &mut Counters::new());
+        (segment.words, found[..scan.found].to_vec())
+    });
+    (learned, replay.collect())
+}
+
+/// PyTorch does not upload its graphs: the first launch stores and runs them. So a PCAS names each
+/// head in the segment that stores it.
+#[test]
+fn a_graph_that_its_first_launch_has_stored_is_masked() {
+    let ours = DisabledTpcs::keep_only(66, 0..6).unwrap();
+    for (name, learned, replays, nodes) in [
+        // A head without blocks, and chains of eighteen and two nodes.
+        ("graph_chains", 21, 1, 20),
+        // A kernel of clusters is the head of one node, twice.
+        ("graph_clusters", 4, 2, 4),
+        // A kernel alone.
+        ("graph_single", 1, 1, 1),
+    ] {
+        let (mut slots, mut replay) = (vec![None; 64], 0);
+        let mut memory = Memory::new(&mut slots, &mut replay);
+        let (known, segments) = first_launch(name, &mut memory);
+        assert_eq!(known, learned, "{name}");
+        let mut counters = Counters::new();
+        for (mask, changed) in [
+            (None, 0),
+            (Some(&ours), nodes),
+            (Some(&ours), 0),
+            (None, nodes),
+        ] {
+            let patched = segments.iter().map(|(words, found)| {
+                let mut out = vec![0; 1024];
+                memory.patch_replays(words, found, mask, &mut out, &mut counters)
+            });
+            assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed, "{name}");
+        }
+        let counted = (counters.replays, counters.kept(Reason::Replay));
+        assert_eq!(counted, (4 * replays, 0), "{name}");
+    }
+}
+
+#[test]
+fn ordinary_launches_are_no_heads() {
+    for (name, _) in CAPTURES
+        .iter()
+        .filter(|(name, _)| !name.starts_with("graph"))
+    {
+        let (mut slots, mut replay) = (vec![None; 64], 0);
+        let mut memory = Memory::new(&mut slots, &mut replay);
+        for segment in segments(name) {
+            let (found, mut counters) = scan(&segment);
+            assert_eq!(
+                memory.learn(&segment.words, &found, &mut counters),
+                0,
+                "{name}"
+            );
+        }
+        assert_eq!(slots.iter().flatten().count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_cluster_keeps_its_mask_where_it_would_not_fit() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (_, segments) = first_launch("graph_clusters", &mut memory);
+    for slot in slots.iter_mut().flatten() {
+        slot.needs = match slot.needs {
+            Needs::Together(1) => Needs::Together(2),
+            needs => needs,
+        };
+    }
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (one, two) = (
+        DisabledTpcs::keep_only(66, 5..6).unwrap(),
+        DisabledTpcs::keep_only(66, 5..7).unwrap(),
+    );
+    let mut counters = Counters::new();
+    for (mask, changed, kept) in [(&one, 2, 2), (&two, 4, 2)] {
+        let patched = segments.iter().map(|(words, found)| {
+            let mut out = vec![0; 1024];
+            memory.patch_replays(words, found, Some(mask), &mut out, &mut counters)
+        });
+        assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed);
+        assert_eq!(counters.kept(Reason::Replay), kept);
+    }
+}
+
+#[test]
+fn a_mask_that_is_not_known_is_written_again() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (_, segments) = first_launch("graph_single", &mut memory);
+    let (words, found) = &segments[0];
+    let va = found[0].qmd_va;
+    for changed in [0, 1] {
+        let mut out = vec![0; 1024];
+        let mut counters = Counters::new();
+        let patched = memory.patch_replays(words, found, None, &mut out, &mut counters);
+        assert_eq!(patched.nodes, changed);
+        memory.forget_mask(va);
+    }
 }
 
 #[test]
