@@ -297,8 +297,9 @@ impl Tracker {
         }
     }
 
-    /// Counts a method of a macro: its call, or one more word for it.
-    fn macro_called(&self, method: u16, pass: &mut Pass<'_, '_>) {
+    /// Counts a method of a macro: its call, or one more word for it. CUDA fills an upload by the
+    /// macro 0, called with the number of words.
+    fn macro_called(&mut self, method: u16, value: u32, pass: &mut Pass<'_, '_>) {
         if method & methods::CALL_MME_DATA != 0 {
             return;
         }
@@ -307,6 +308,9 @@ impl Tracker {
         } else {
             Reason::Macro
         });
+        if method == methods::CALL_MME_MACRO {
+            self.uploads.fill(value);
+        }
     }
 
     /// Writes one register of an engine. `alone` says that its burst does nothing else.
@@ -336,7 +340,7 @@ impl Tracker {
                 self.last_release = Some(subchannel.report(method, value));
                 return;
             }
-            methods::CALL_MME_MACRO.. => return self.macro_called(method, pass),
+            methods::CALL_MME_MACRO.. => return self.macro_called(method, value, pass),
             _ => return subchannel.set(method, value),
         };
         let call = Call {

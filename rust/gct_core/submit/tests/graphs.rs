@@ -219,6 +219,45 @@ fn a_graph_that_its_first_launch_has_stored_is_masked() {
     }
 }
 
+/// A node that fills memory by a macro stands between two chains. Behind it the registers are known
+/// again, so that the next chain can be masked.
+#[test]
+fn a_replay_behind_a_fill_is_masked() {
+    const LENGTH: usize = 1;
+    // LINE_LENGTH_IN, LINE_COUNT, OFFSET_OUT; LAUNCH_DMA; CALL_MME_MACRO(0) and its datum.
+    let fill = [
+        0x2004_2060,
+        4,
+        1,
+        0x7f25,
+        0xcb80_3400,
+        0x2001_206c,
+        0x41,
+        0x2002_2e00,
+        1,
+        0,
+    ];
+    let ours = DisabledTpcs::keep_only(66, 0..6).unwrap();
+    // Two words are not all of an upload of twelve bytes.
+    for (length, words, changed) in [(4, 1, 20), (1, 1, 20), (12, 2, 0), (12, 3, 20)] {
+        let mut fill = fill;
+        (fill[LENGTH], fill[8]) = (length, words);
+        let (mut slots, mut replay) = (vec![None; 64], 0);
+        let mut memory = Memory::new(&mut slots, &mut replay);
+        first_launch("graph_chains", &mut memory);
+        let tenant = segments("graph_chains").remove(0);
+        let mut tracker = Tracker::new(tenant.class);
+        let mut found = vec![QmdCall::default(); 8];
+        tracker.scan(&fill, &mut found, &mut Counters::new());
+        let scan = tracker.scan(&tenant.words, &mut found, &mut Counters::new());
+        let (mut out, mut counters) = (vec![0; 1024], Counters::new());
+        let found = &found[..scan.found];
+        let patched =
+            memory.patch_replays(&tenant.words, found, Some(&ours), &mut out, &mut counters);
+        assert_eq!(patched.nodes, changed, "{words} words of {length} bytes");
+    }
+}
+
 #[test]
 fn ordinary_launches_are_no_heads() {
     for (name, _) in CAPTURES

@@ -183,6 +183,16 @@ impl Uploads {
         }
     }
 
+    /// Adds data that a macro makes to the last upload. Its words are not here.
+    pub(super) fn fill(&mut self, count: u32) {
+        let last = (self.added - Wrapping(1)).0 % UPLOADS;
+        let waits = self.added != Wrapping(0) && self.open;
+        if let (Some(upload), true) = (self.ring.get(last), waits) {
+            self.seen = (self.seen + Sat(count)).min(SEEN_MAX);
+            self.open = !is_whole(self.seen.0, upload.bytes);
+        }
+    }
+
     /// Finds the QMD at `va` in the frequent cases; `None` where only [`find`](Self::find) can
     /// tell.
     #[inline(always)]
