@@ -17,6 +17,9 @@ pub const OTHER_PREFIX: &str = "ctr_";
 const NAME_MAX: usize = 64;
 /// Digits of the container's id in a name.
 const ID_DIGITS: usize = 12;
+/// Characters at the end of a shortened name that stay: there the replicas of a pod differ, as in
+/// `web-6d4cf56db6-x7x2p`.
+const END_KEPT: usize = 6;
 
 /// Annotations with namespace, pod and container: of containerd, then of CRI-O.
 const NAMES: [[&str; 3]; 2] = [
@@ -108,7 +111,7 @@ pub fn is_group(name: &str) -> bool {
     name.starts_with(POD_PREFIX) || name.starts_with(OTHER_PREFIX)
 }
 
-/// Shortens the longest part until all together have `space` bytes.
+/// Shortens the longest part before its end until all together have `space` bytes.
 fn fit(parts: [String; 3], space: usize) -> [String; 3] {
     let known = |c: char| {
         if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
@@ -120,7 +123,7 @@ fn fit(parts: [String; 3], space: usize) -> [String; 3] {
     let mut parts = parts.map(|part| part.chars().map(known).collect::<String>());
     while parts.iter().map(String::len).sum::<usize>() > space {
         let longest = parts.iter_mut().max_by_key(|part| part.len());
-        longest.map(String::pop);
+        longest.map(|part| part.remove(part.len().saturating_sub(END_KEPT + 1)));
     }
     parts
 }
@@ -170,6 +173,15 @@ mod tests {
             assert!(parse::name(group.as_bytes()).is_ok(), "{group}");
         }
         assert_eq!(state("a", &long, "c").group().len(), NAME_MAX);
+    }
+
+    #[test]
+    fn a_shortened_name_keeps_the_end_by_which_replicas_differ() {
+        let group = state("production", "llama-inference-6d4cf56db6-x7x2p", "server").group();
+        assert_eq!(
+            group,
+            "k8s_production_llama-inference-6d4cf56-x7x2p_server_3b5f0c1d9e8a"
+        );
     }
 
     #[test]
