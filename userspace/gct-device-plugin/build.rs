@@ -88,13 +88,6 @@ fn main() {
             false,
         ),
     ];
-    let lister = vec![method(
-        "list",
-        "List",
-        "ListPodResourcesRequest",
-        "ListPodResourcesResponse",
-        false,
-    )];
     let watcher = vec![
         dra("get_info", "GetInfo", "InfoRequest", "PluginInfo"),
         dra(
@@ -126,6 +119,5 @@ fn main() {
         service("k8s.io.kubelet.pkg.apis.dra.v1beta1", "DRAPlugin", claims()),
         service("v1beta1", "Registration", registration),
         service("v1beta1", "DevicePlugin", plugin),
-        service("v1", "PodResourcesLister", lister),
     ]);
 }

@@ -6,20 +6,11 @@ use std::collections::HashMap;
 
 use anyhow::{ensure, Context, Result};
 use gct_core::iface::parse;
+use gct_kubelet::group::{digits, PodContainer, POD_PREFIX};
 use serde::Deserialize;
 
-/// Prefix of the groups of pods' containers. No other program may use it.
-pub const POD_PREFIX: &str = "k8s_";
 /// Prefix of the groups of other containers.
 pub const OTHER_PREFIX: &str = "ctr_";
-
-/// Longest name of a group.
-const NAME_MAX: usize = 64;
-/// Digits of the container's id in a name.
-const ID_DIGITS: usize = 12;
-/// Characters at the end of a shortened name that stay: there the replicas of a pod differ, as in
-/// `web-6d4cf56db6-x7x2p`.
-const END_KEPT: usize = 6;
 
 /// Annotations with namespace, pod and container: of containerd, then of CRI-O.
 const NAMES: [[&str; 3]; 2] = [
@@ -34,17 +25,6 @@ const NAMES: [[&str; 3]; 2] = [
         "io.kubernetes.container.name",
     ],
 ];
-
-/// A container of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, Deserialize)]
-pub struct PodContainer {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod.
-    pub pod: String,
-    /// The container.
-    pub container: String,
-}
 
 /// The state of a container, as the OCI runtime specification has it.
 #[derive(Clone, Debug, Deserialize)]
@@ -87,19 +67,9 @@ impl State {
     /// Returns the name of the container's group: its pod and its own, and of its id so much that
     /// the name is its own even if the container before it is still there.
     pub fn group(&self) -> String {
-        let id: String = self
-            .id
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(ID_DIGITS)
-            .collect();
         let group = match self.pod_container() {
-            Some(names) => {
-                let parts = [names.namespace, names.pod, names.container];
-                let space = NAME_MAX - POD_PREFIX.len() - ID_DIGITS - parts.len();
-                format!("{POD_PREFIX}{}_{id}", fit(parts, space).join("_"))
-            }
-            None => format!("{OTHER_PREFIX}{id}"),
+            Some(container) => container.group(&self.id),
+            None => format!("{OTHER_PREFIX}{}", digits(&self.id)),
         };
         debug_assert!(parse::name(group.as_bytes()).is_ok(), "{group}");
         group
@@ -109,23 +79,6 @@ impl State {
 /// Returns whether a group is a container's.
 pub fn is_group(name: &str) -> bool {
     name.starts_with(POD_PREFIX) || name.starts_with(OTHER_PREFIX)
-}
-
-/// Shortens the longest part before its end until all together have `space` bytes.
-fn fit(parts: [String; 3], space: usize) -> [String; 3] {
-    let known = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
-            c
-        } else {
-            '-'
-        }
-    };
-    let mut parts = parts.map(|part| part.chars().map(known).collect::<String>());
-    while parts.iter().map(String::len).sum::<usize>() > space {
-        let longest = parts.iter_mut().max_by_key(|part| part.len());
-        longest.map(|part| part.remove(part.len().saturating_sub(END_KEPT + 1)));
-    }
-    parts
 }
 
 #[cfg(test)]
@@ -158,30 +111,6 @@ mod tests {
         assert!(is_group(&state.group()));
         let plain = State::parse(format!(r#"{{"id":"{ID}"}}"#).as_bytes()).unwrap();
         assert_eq!(plain.group(), "ctr_3b5f0c1d9e8a");
-    }
-
-    #[test]
-    fn names_of_any_length_and_content_make_a_valid_group() {
-        let long = "x".repeat(253);
-        for (namespace, pod, container) in [
-            (&long[..63], &long[..], &long[..63]),
-            ("a", &long, "c"),
-            ("", "", ""),
-            ("a/b", "\u{e9}\n", "c d"),
-        ] {
-            let group = state(namespace, pod, container).group();
-            assert!(parse::name(group.as_bytes()).is_ok(), "{group}");
-        }
-        assert_eq!(state("a", &long, "c").group().len(), NAME_MAX);
-    }
-
-    #[test]
-    fn a_shortened_name_keeps_the_end_by_which_replicas_differ() {
-        let group = state("production", "llama-inference-6d4cf56db6-x7x2p", "server").group();
-        assert_eq!(
-            group,
-            "k8s_production_llama-inference-6d4cf56-x7x2p_server_3b5f0c1d9e8a"
-        );
     }
 
     #[test]

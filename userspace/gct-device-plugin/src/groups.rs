@@ -18,9 +18,10 @@ use anyhow::{bail, ensure, Context, Result};
 use gct_client::{Content, Error, Owner, Target, Tree};
 use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File, Place};
+use gct_kubelet::group::PodContainer;
 
 use crate::cgroup;
-use crate::container::{self, PodContainer, State};
+use crate::container::{self, State};
 use crate::place::Places;
 use crate::prefer::Running;
 use crate::records::{Record, Records, Share};

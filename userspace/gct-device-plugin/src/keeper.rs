@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError};
 
 use anyhow::Result;
+use gct_kubelet::group::PodContainer;
 use tokio::sync::watch;
 
 use crate::cdi::Host;
-use crate::container::PodContainer;
 use crate::gpus::{self, Gpu};
 use crate::groups;
 use crate::inventory::{self, Offers};

@@ -14,11 +14,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use gct_kubelet::group::PodContainer;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
-use crate::container::PodContainer;
 
 /// What a container may use of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

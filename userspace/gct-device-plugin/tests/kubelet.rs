@@ -13,7 +13,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::{until, Behaviour, Kubelet, Node, WAIT};
-use gct_device_plugin::api::{ContainerDevices, ContainerResources, PodResources};
+use gct_kubelet::api::{ContainerDevices, ContainerResources, PodResources};
 use tonic::Code;
 
 const PROFILES: &str = "\

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use gct_device_plugin::api::services::device_plugin_client::DevicePluginClient;
-use gct_device_plugin::api::services::pod_resources_lister_server::{
-    PodResourcesLister, PodResourcesListerServer,
-};
 use gct_device_plugin::api::services::registration_server::{Registration, RegistrationServer};
 use gct_device_plugin::api::*;
+use gct_kubelet::api::services::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
+use gct_kubelet::api::*;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
