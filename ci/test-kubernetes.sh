@@ -147,12 +147,23 @@ kustomize_is_the_chart() {
 	diff <(render) "$ROOT/deploy/kustomize/gctgroup.yaml"
 }
 
+# exporter_sees FOLDER...: the rendered exporter mounts these folders of the node alone, to be read.
+exporter_sees() {
+	local folder
+	for folder; do
+		grep -qF "hostPath: {path: $folder}" "$node/charts/exporter.yaml" || return
+		grep -qF "mountPath: $folder, readOnly: true}" "$node/charts/exporter.yaml" || return
+	done
+	[ "$(grep -c hostPath "$node/charts/exporter.yaml")" -eq $# ]
+}
+
 # In the user-space mode the exporter is no administrator of gctd: root on its socket, admin.sock.
 exporter_only_reads() {
-	render --set mode=user --show-only templates/exporter.yaml >"$node/charts/exporter.yaml"
-	grep -qF 'hostPath: {path: /run/gctgroup/tenants}' "$node/charts/exporter.yaml" &&
-		grep -qF 'runAsNonRoot: true' "$node/charts/exporter.yaml" &&
-		[ "$(grep -c hostPath "$node/charts/exporter.yaml")" -eq 1 ]
+	local tree=/run/gctgroup/tenants pods=/var/lib/kubelet/pod-resources
+	render --set exporter.podLabels=false --show-only templates/exporter.yaml >"$node/charts/exporter.yaml"
+	exporter_sees $tree && grep -qF 'runAsNonRoot: true' "$node/charts/exporter.yaml" || return
+	render --show-only templates/exporter.yaml >"$node/charts/exporter.yaml"
+	exporter_sees $tree $pods && grep -qF 'capabilities: {drop: [ALL]}' "$node/charts/exporter.yaml"
 }
 
 # Renders the chart for the node, whose GPUs exist as files only.

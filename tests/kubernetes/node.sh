@@ -289,9 +289,13 @@ exporter() {
 exports() {
 	busybox wget -qO- "http://$(exporter status.podIP):9910/metrics" | grep 'gctgroup_.*charted1'
 }
+names_its_pod() {
+	exports | grep '^gctgroup_group_info.*namespace="default",pod="charted1",container="main"'
+}
 only_reads() {
 	kubectl -n kube-system exec "$(exporter metadata.name)" -- sh -c \
-		'[ "$(busybox id -u)" != 0 ] && [ -S /run/gctgroup/tenants/gctd.sock ] && [ ! -e /run/gctgroup/admin.sock ]'
+		'busybox grep -q "^CapEff:.0*$" /proc/self/status && [ -S /run/gctgroup/tenants/gctd.sock ] &&
+			[ ! -e /run/gctgroup/admin.sock ]'
 }
 
 stop plugin
@@ -300,7 +304,8 @@ until_true "the chart's plugin offers its profile" allocatable charted 2
 pod charted1 1 charted
 until_true "a pod of the chart's profile has its limits" says charted1 $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
 until_true "the chart's exporter shows its group" exports
-until_true "the exporter is not root, and has no socket of administrators" only_reads
+until_true "and names its pod, as the kubelet says" names_its_pod
+until_true "the exporter has no capability and no socket of administrators" only_reads
 delete charted1
 kubectl delete -f /gct/programs/chart.yaml --wait=true >>/gct/logs/chart.log 2>&1
 until_true "without the chart its profile is not offered" allocatable charted 0

@@ -3,6 +3,7 @@
 //! Serves the gctgroup tree as OpenMetrics over HTTP.
 
 mod convert;
+mod kubelet;
 mod metrics;
 mod pod;
 mod reader;
@@ -20,6 +21,9 @@ use gct_client::{Tree, DEFAULT_ROOT};
 use gctd_ipc::paths::SocketPaths;
 use tokio::net::TcpListener;
 use tokio::runtime;
+
+use crate::kubelet::Kubelet;
+use crate::reader::Reader;
 
 /// Threads that may wait for the tree. One reads; the others wait for its page.
 const BLOCKING_THREADS: usize = 4;
@@ -46,6 +50,11 @@ struct Options {
 
     #[command(flatten)]
     limits: Limits,
+
+    /// The kubelet's socket of pods, /var/lib/kubelet/pod-resources/kubelet.sock: names namespace,
+    /// pod and container of groups.
+    #[arg(long, value_name = "SOCKET")]
+    pod_resources: Option<PathBuf>,
 }
 
 /// How many owners have samples.
@@ -97,7 +106,12 @@ fn serve(options: &Options) -> anyhow::Result<std::convert::Infallible> {
             )
         })?;
         eprintln!("gct-exporter: listening at {}", listener.local_addr()?);
-        let reader = reader::Reader::new(options.tree(), options.limits);
+        let kubelet = Kubelet::default();
+        if let Some(socket) = options.pod_resources.clone() {
+            let kubelet = kubelet.clone();
+            tokio::spawn(async move { kubelet.ask(&socket).await });
+        }
+        let reader = Reader::new(options.tree(), options.limits, kubelet);
         Ok(server::run(listener, reader).await)
     })
 }

@@ -76,6 +76,7 @@ pub(crate) enum Own {
     ReadErrors,
     ReadTime,
     Evicted,
+    Kubelet,
     Build,
 }
 

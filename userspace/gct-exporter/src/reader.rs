@@ -13,6 +13,7 @@ use gct_client::{Content, Error, Owner, Refusal, Target, Tree};
 use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File};
 
+use crate::kubelet::Kubelet;
 use crate::metrics::{Own, OwnerKind, Source, METRICS};
 use crate::pod;
 use crate::samples::{Labels, Number, Samples};
@@ -23,6 +24,7 @@ use crate::{convert, Limits};
 pub(crate) struct Reader {
     tree: Tree,
     limits: Limits,
+    kubelet: Kubelet,
     read_errors: u64,
     /// Whether the last read failed, so that a failure is printed once.
     failed: bool,
@@ -30,10 +32,11 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Takes the tree, without any access yet.
-    pub(crate) fn new(tree: Tree, limits: Limits) -> Self {
+    pub(crate) fn new(tree: Tree, limits: Limits, kubelet: Kubelet) -> Self {
         Self {
             tree,
             limits,
+            kubelet,
             read_errors: 0,
             failed: false,
         }
@@ -45,6 +48,7 @@ impl Reader {
         let mut samples = Samples::new();
         let mut walk = Walk {
             tree: &self.tree,
+            kubelet: &self.kubelet,
             samples: &mut samples,
             errors: 0,
         };
@@ -58,6 +62,9 @@ impl Reader {
         own(Own::Up, Number::Whole(outcome.is_ok().into()));
         own(Own::ReadErrors, Number::Whole(self.read_errors));
         own(Own::ReadTime, Number::Real(started.elapsed().as_secs_f64()));
+        if let Some(answers) = self.kubelet.answers() {
+            own(Own::Kubelet, Number::Whole(answers.into()));
+        }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         samples.push_own(Own::Build, vec![("version", version)], Number::Whole(1));
         samples
@@ -82,6 +89,7 @@ impl Reader {
 /// One read of the tree.
 struct Walk<'a> {
     tree: &'a Tree,
+    kubelet: &'a Kubelet,
     samples: &'a mut Samples,
     errors: u64,
 }
@@ -170,13 +178,18 @@ impl Walk<'_> {
             _ => String::new(),
         };
         let pod = pod::of_cgroup(&path).unwrap_or_default();
-        let labels = vec![
-            name,
+        let mut labels = vec![name.clone()];
+        if let Some(found) = self.kubelet.of_group(&name.1) {
+            labels.push(("namespace", found.namespace));
+            labels.push(("pod", found.pod));
+            labels.push(("container", found.container));
+        }
+        labels.extend([
             ("cgroup", path),
             ("pod_uid", pod.uid),
             ("container_id", pod.container),
             ("qos", pod.qos.to_owned()),
-        ];
+        ]);
         self.samples.push_own(Own::Group, labels, Number::Whole(1));
         Ok(())
     }

@@ -91,8 +91,16 @@ pub(crate) static METRICS: &[Metric] = &[
         "",
         Kind::Info,
         Own::Group,
-        &["cgroup", "pod_uid", "container_id", "qos"],
-        "Cgroup that is bound to a group, and the pod and container that its path names.",
+        &[
+            "namespace",
+            "pod",
+            "container",
+            "cgroup",
+            "pod_uid",
+            "container_id",
+            "qos",
+        ],
+        "Cgroup that is bound to a group, and the pod and container that it is for.",
     ),
     of(
         Scope::Group,
@@ -497,6 +505,14 @@ pub(crate) static METRICS: &[Metric] = &[
         Own::Evicted,
         &[],
         "Unfinished connections that were closed because there were too many.",
+    ),
+    own(
+        Scope::Tree,
+        "exporter_kubelet_up",
+        Kind::Gauge,
+        Own::Kubelet,
+        &[],
+        "1 if the kubelet answered the last question for its pods, else 0; absent if not asked.",
     ),
     own(
         Scope::Tree,

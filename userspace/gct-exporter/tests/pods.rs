@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Groups of pods' containers have the names that the kubelet says. Without it they lack these
+//! labels and nothing else.
+
+mod common;
+
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::openmetrics::Page;
+use common::Exporter;
+use gct_kubelet::api::services::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
+use gct_kubelet::api::*;
+use gctd::testing::Daemon;
+use tokio::net::UnixListener;
+use tokio::runtime;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+/// Most time until something is seen. The exporter asks every 5 s.
+const WAIT: Duration = Duration::from_secs(120);
+const WEB: &str = "k8s_default_web-0_server_3b5f0c1d9e8a";
+const UP: &str = "gctgroup_exporter_kubelet_up";
+
+/// A kubelet with these pods.
+struct Lister(Vec<PodResources>);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Lister {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        let pod_resources = self.0.clone();
+        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+}
+
+fn pod(namespace: &str, name: &str, container: &str) -> PodResources {
+    let container = ContainerResources {
+        name: container.to_owned(),
+        devices: vec![],
+    };
+    PodResources {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        containers: vec![container],
+    }
+}
+
+/// Starts a kubelet at a socket.
+fn start(socket: &Path, pods: Vec<PodResources>) -> JoinHandle<()> {
+    let _ = fs::remove_file(socket);
+    let listener = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
+    let lister = PodResourcesListerServer::new(Lister(pods));
+    let serving = Server::builder().serve_with_incoming(lister, listener);
+    tokio::spawn(async { serving.await.unwrap() })
+}
+
+/// A daemon with two groups, and an exporter that asks at a socket.
+struct Node {
+    daemon: Daemon,
+    socket: PathBuf,
+}
+
+impl Node {
+    fn new(test: &str) -> Self {
+        let daemon = Daemon::new(test, 1);
+        let admin = daemon.client();
+        for group in [WEB, "byhand"] {
+            admin.write("control", format!("create {group}")).unwrap();
+        }
+        let socket = daemon.directory.join("kubelet.sock");
+        Self { daemon, socket }
+    }
+
+    fn exporter(&self) -> Exporter {
+        Exporter::new(&[
+            "--dir".as_ref(),
+            self.daemon.directory.as_os_str(),
+            "--pod-resources".as_ref(),
+            self.socket.as_os_str(),
+        ])
+    }
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    let mut builder = runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap().block_on(future);
+}
+
+/// Waits for a page on which something is seen. The kubelet answers meanwhile.
+async fn until(exporter: &Exporter, what: &str, seen: impl Fn(&Page) -> bool) -> Page {
+    let started = Instant::now();
+    loop {
+        let page = exporter.page();
+        if seen(&page) {
+            return page;
+        }
+        assert!(started.elapsed() < WAIT, "{what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Returns the identity of a group without and with its pod.
+fn info(group: &str, names: &str) -> String {
+    format!(
+        "gctgroup_group_info{{cgroup=\"\",{}container_id=\"\",group=\"{group}\",{}pod_uid=\"\",qos=\"\"}}",
+        if names.is_empty() { "" } else { "container=\"server\"," },
+        names
+    )
+}
+
+#[test]
+fn a_group_has_the_names_of_its_pod_also_after_the_kubelet_has_gone() {
+    let node = Node::new("exporter-pods");
+    let named = info(WEB, "namespace=\"default\",pod=\"web-0\",");
+    let bare = info("byhand", "");
+    block_on(async {
+        let others = [pod("default", "web-1", "server"), pod("", "", "")];
+        let pods = [pod("default", "web-0", "server")].into_iter();
+        let kubelet = start(&node.socket, pods.chain(others).collect());
+        let exporter = node.exporter();
+        let page = until(&exporter, "an answer", |page| page.get(UP) == Some(1.0)).await;
+        assert_eq!(page.series("gctgroup_group_info"), [&*named, &*bare]);
+        kubelet.abort();
+        fs::remove_file(&node.socket).unwrap();
+        let page = until(&exporter, "its end", |page| page.get(UP) == Some(0.0)).await;
+        assert_eq!(page.series("gctgroup_group_info"), [&*named, &*bare]);
+        // It comes back without the pod.
+        let _kubelet = start(&node.socket, vec![]);
+        let page = until(&exporter, "an answer", |page| page.get(UP) == Some(1.0)).await;
+        assert_eq!(page.series("gctgroup_group_info"), [bare, info(WEB, "")]);
+    });
+}
+
+#[test]
+fn a_kubelet_that_is_not_there_or_hangs_costs_the_labels_alone() {
+    let node = Node::new("exporter-no-kubelet");
+    let without = [info("byhand", ""), info(WEB, "")];
+    block_on(async {
+        let exporter = node.exporter();
+        let page = until(&exporter, "no answer", |page| page.get(UP) == Some(0.0)).await;
+        assert_eq!(page.get("gctgroup_up"), Some(1.0));
+        assert_eq!(page.get("gctgroup_exporter_read_errors_total"), Some(0.0));
+        assert_eq!(page.series("gctgroup_group_info"), without);
+    });
+    // It takes connections and says nothing. The page comes meanwhile.
+    let _hangs = std::os::unix::net::UnixListener::bind(&node.socket).unwrap();
+    let page = node.exporter().page();
+    assert_eq!(page.get("gctgroup_up"), Some(1.0));
+    assert_eq!(page.series("gctgroup_group_info"), without);
+    assert_ne!(page.get(UP), Some(1.0));
+}
