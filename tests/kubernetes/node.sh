@@ -45,6 +45,10 @@ allocatable() {
 	is "$(kubectl get node node1 -o "jsonpath={.status.allocatable.gctgroup\.dev/$1}")" "$2"
 }
 
+capacity() {
+	is "$(kubectl get node node1 -o "jsonpath={.status.capacity.gctgroup\.dev/$1}")" "$2"
+}
+
 # manifest NAME LABELS COMMAND COUNT PROFILE: prints a pod.
 manifest() {
 	cat <<-POD
@@ -231,6 +235,7 @@ until_true "and its pods run" running tenant4 tenant5 tenant6 tenant7
 
 stop gctd
 until_true "without gctd no slot is offered" allocatable small 0
+until_true "and the node shows that four are unhealthy" capacity small 4
 start_gctd
 until_true "with a new gctd the slots are offered again" allocatable small 4
 until_true "and the groups are back" groups tenant4 tenant5 tenant6 tenant7

@@ -26,6 +26,9 @@ pub(crate) fn samples(
     let plain = |number: Option<Number>| number.map(|number| (None, number)).into_iter().collect();
     match (from, content) {
         (From::Value, _) => value(content).map(plain),
+        (From::Is(word), Content::Line(line)) => {
+            Some(plain(Some(Number::Whole((line == word).into()))))
+        }
         (From::Tpcs, _) => count(content, tpcs).map(|n| plain(n.map(Number::Whole))),
         (From::Key(key), Content::Stat(lines)) => Some(plain(find(lines, key, unit))),
         (From::Keys(label, keys), Content::Stat(lines)) => {

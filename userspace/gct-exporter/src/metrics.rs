@@ -53,6 +53,8 @@ impl Kind {
 pub(crate) enum From {
     /// The file's value. No sample for `max`, `default`, `off` and `none`.
     Value,
+    /// 1 if the file says this word, else 0.
+    Is(&'static str),
     /// The number of TPCs in a list; `all` is those of the GPU.
     Tpcs,
     /// The value of a key, in the metric's unit.

@@ -100,6 +100,7 @@ has() {
 }
 
 try "promtool takes the alert rules" "$PROMETHEUS/promtool" check rules "$HERE/alerts.yml"
+try "the alerts on health fire when they should, and not else" "$PROMETHEUS/promtool" test rules "$HERE/alerts.test.yml"
 try "the exporter runs on a daemon" start
 try "promtool finds nothing wrong with the page" lints
 try "a Prometheus starts with the rules" start_prometheus

@@ -259,6 +259,19 @@ impl Drop for Files {
 }
 
 #[test]
+fn a_gpu_that_the_driver_gave_up_is_not_healthy() {
+    let files = Files::new("health");
+    let healthy = "gctgroup_gpu_healthy{gpu=\"0\"}";
+    let exporter = files.exporter(&[]);
+    assert_eq!(exporter.page().get(healthy), None, "nobody knows");
+    for (health, is) in [("ok", 1.0), ("xid 79", 0.0)] {
+        files.write("gpus/0/health", health);
+        wait_for_a_new_page();
+        assert_eq!(exporter.page().get(healthy), Some(is), "{health}");
+    }
+}
+
+#[test]
 fn owners_beyond_the_maximum_are_counted() {
     let files = Files::new("maximum");
     for pid in [900, 1000, 20, 3, 70] {

@@ -64,6 +64,14 @@ pub(crate) static METRICS: &[Metric] = &[
     ),
     of(
         Scope::Gpu,
+        ("healthy", ""),
+        Kind::Gauge,
+        File::GpuHealth,
+        From::Is("ok"),
+        "1 until the driver reports an error after which the GPU needs a reset, then 0.",
+    ),
+    of(
+        Scope::Gpu,
         ("feature", ""),
         Kind::Gauge,
         File::GpuFeatures,
