@@ -92,9 +92,8 @@ impl Tree {
     ///
     /// [`Error::NoTree`], [`Error::Permission`], [`Error::Read`], [`Error::Form`].
     pub fn version(&self) -> Result<Version, Error> {
-        self.directory(&Target::Root)?;
         let path = below(&Target::Root, files::entry(FileId::Version));
-        let text = self.bytes(&path)?;
+        let text = self.explain(&Target::Root, self.bytes(&path))?;
         parse::version(&text).map_err(|error| form(self.root().join(path), &text, error))
     }
 
@@ -104,8 +103,7 @@ impl Tree {
     ///
     /// [`Error::NoTree`], [`Error::Permission`], [`Error::Read`].
     pub fn gpus(&self) -> Result<Vec<u32>, Error> {
-        self.directory(&Target::Root)?;
-        self.numbers(Path::new("gpus"))
+        self.explain(&Target::Root, self.numbers(Path::new("gpus")))
     }
 
     /// Returns the groups, then the processes, both sorted.
@@ -114,12 +112,8 @@ impl Tree {
     ///
     /// Those of [`Tree::gpus`].
     pub fn owners(&self) -> Result<Vec<Owner>, Error> {
-        self.directory(&Target::Root)?;
-        let mut owners: Vec<Owner> = self
-            .names(Path::new(""))?
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .collect();
+        let names = self.explain(&Target::Root, self.names(Path::new("")))?;
+        let mut owners: Vec<Owner> = names.iter().filter_map(|name| name.parse().ok()).collect();
         owners.sort();
         Ok(owners)
     }
@@ -131,7 +125,7 @@ impl Tree {
     /// [`Error::NoTarget`], and those of [`Tree::gpus`].
     pub fn pools(&self, owner: &Owner) -> Result<Vec<u32>, Error> {
         let target = Target::Owner(owner.clone());
-        self.numbers(&self.directory(&target)?)
+        self.explain(&target, self.numbers(&target.path()))
     }
 
     /// Reads a file.
@@ -147,9 +141,11 @@ impl Tree {
                 can_be: "written",
             });
         }
-        self.check(target, entry)?;
+        if target.place() != Some(entry.place) {
+            self.check(target, entry)?;
+        }
         let path = below(target, entry);
-        let text = self.bytes(&path)?;
+        let text = self.explain(target, self.bytes(&path))?;
         Content::parse(entry.format, &text)
             .map_err(|error| form(self.root().join(path), &text, error))
     }
@@ -333,11 +329,20 @@ impl Tree {
         }
     }
 
-    /// Returns the directory of a target, which must exist.
-    fn directory(&self, target: &Target) -> Result<PathBuf, Error> {
-        let path = target.path();
-        if self.transport.is_dir(&path) {
-            return Ok(path);
+    /// Says of a failure whether the target or the tree is not there. A look beforehand would cost
+    /// each access that succeeds another one.
+    fn explain<T>(&self, target: &Target, found: Result<T, Error>) -> Result<T, Error> {
+        found.map_err(|error| match error.core() {
+            // The core answered, so the directory is there.
+            Some(_) => error,
+            None => self.directory(target).err().unwrap_or(error),
+        })
+    }
+
+    /// Fails if the directory of a target does not exist.
+    fn directory(&self, target: &Target) -> Result<(), Error> {
+        if self.transport.is_dir(&target.path()) {
+            return Ok(());
         }
         // Only now: the root lists every process, and most targets exist.
         let Err(source) = self.transport.check() else {
