@@ -4,8 +4,6 @@
 # is a process in a cgroup of its own, whose program is tests/rm-client's rm-pod. Nobody else writes
 # its limits. Sourced by gctctl's vm.sh, which has `expect`.
 
-tar -C / -xf /test/plugin.tar
-
 # container NAME: a process in a cgroup of its own, which waits before it becomes the program.
 # Leaves its pid in the variable container.
 container() {

@@ -11,6 +11,7 @@ mod samples;
 mod server;
 mod text;
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,6 +49,10 @@ struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9910")]
     listen: SocketAddr,
 
+    /// Print the metrics once as Prometheus's text, for a textfile collector, and listen nowhere.
+    #[arg(long, conflicts_with_all = ["listen", "pod_resources"])]
+    once: bool,
+
     #[command(flatten)]
     limits: Limits,
 
@@ -81,13 +86,26 @@ impl Options {
 }
 
 fn main() -> ExitCode {
-    match serve(&Options::parse()) {
-        Ok(never) => match never {},
+    let options = Options::parse();
+    let done = match options.once {
+        true => print(&options),
+        false => serve(&options).map(|never| match never {}),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gct-exporter: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the metrics once. A tree that cannot be read has `gctgroup_up` 0, as when it is scraped.
+fn print(options: &Options) -> anyhow::Result<()> {
+    let mut reader = Reader::new(options.tree(), options.limits, Kubelet::default());
+    let page = text::render(&reader.read())?;
+    io::stdout().write_all(page.as_bytes())?;
+    Ok(())
 }
 
 fn serve(options: &Options) -> anyhow::Result<std::convert::Infallible> {

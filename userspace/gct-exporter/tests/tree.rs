@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -145,6 +146,33 @@ fn who_does_not_know_openmetrics_gets_the_same_samples_as_text() {
         assert!(head.contains("application/openmetrics-text"), "{head}");
         assert_eq!(samples(&page), samples(&text), "{accept}");
     }
+}
+
+#[test]
+fn once_prints_the_same_samples() {
+    let files = Files::new("once");
+    files.owner("web", Some(Place::Group));
+    let once = |root: &Path| {
+        let program = Command::new(env!("CARGO_BIN_EXE_gct-exporter"))
+            .args(["--once".as_ref(), "--root".as_ref(), root.as_os_str()])
+            .output()
+            .unwrap();
+        assert!(program.status.success(), "{program:?}");
+        String::from_utf8(program.stdout).unwrap()
+    };
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain\r\n\r\n";
+    let answer = files.exporter(&[]).ask(request);
+    let (_, served) = answer.split_once("\r\n\r\n").expect("an answer");
+    let without_time = |page: &str| {
+        let lines = page.lines().filter(|line| !line.contains("read_time"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut served = without_time(served);
+    // Nobody listens, so there are no connections.
+    served.retain(|line| !line.contains("connections_closed"));
+    assert_eq!(without_time(&once(&files.0)), served);
+    let nothing = once(&files.0.join("nothing"));
+    assert!(nothing.contains("\ngctgroup_up 0\n"), "{nothing}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# gctctl and the device plugin's hooks on the kernel module's tree, in a machine with two GPUs.
-# Groups and members:
+# gctctl, the exporter and the device plugin's hooks on the kernel module's tree, in a machine with
+# two GPUs. Groups and members:
 #
 #   root -- web    (a sleeping process, by pid)
 #        |- batch  (cgroup /pod7)
@@ -12,10 +12,11 @@
 # must end with 5 (EOPNOTSUPP), and what is in force may be written back.
 
 . /test/lib.sh
+tar -C / -xf /test/programs.tar
 
 # What the tests below do, in this order; the plan is its length.
 count=0
-total=67
+total=79
 
 # expect CODE TEXT COMMAND...: it must exit with CODE and print TEXT.
 expect() {
@@ -72,6 +73,8 @@ expect 0 '0 of 8589934592 bytes' gctctl explain web/0 --interval 100ms
 expect 5 'EOPNOTSUPP' gctctl get web/0 slip.power
 expect 4 'There is no web/9' gctctl get web/9 gmem.current
 expect 0 '(unsupported)' gctctl show web
+
+. /test/machine.sh
 
 expect 3 'EBUSY' gctctl rm web
 # Without debugfs, as in a container.
