@@ -107,6 +107,10 @@ pub struct GpuFacts {
     pub backend: Backend,
 }
 
+/// No architecture has this code.
+const UNKNOWN: u32 = 0;
+const HOPPER: u32 = 0x18;
+
 impl GpuFacts {
     /// Creates a GPU with its first facts; the caller fills in the others.
     pub const fn new(rm_id: u32, pci: PciAddress, backend: Backend) -> Self {
@@ -135,13 +139,26 @@ impl GpuFacts {
         self.boot_42 = architecture.wrapping_shl(20);
     }
 
-    /// Returns the name of the architecture: `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24.
+    /// Returns `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24; 0 if it is not known.
+    const fn architecture_code(&self) -> u32 {
+        (self.boot_42 >> 24) & 0x3f
+    }
+
+    /// Returns whether a self-test must find masks and atoms exact before they are announced.
+    ///
+    /// Hopper needs none, because this project measured it. Where nobody said what the GPU is, the
+    /// administrator who named its TPCs is believed.
+    pub const fn needs_selftest(&self) -> bool {
+        !matches!(self.architecture_code(), UNKNOWN | HOPPER)
+    }
+
+    /// Returns the name of the architecture.
     pub const fn architecture(&self) -> Option<&'static str> {
-        match (self.boot_42 >> 24) & 0x3f {
+        match self.architecture_code() {
             0x14 => Some("volta"),
             0x16 => Some("turing"),
             0x17 => Some("ampere"),
-            0x18 => Some("hopper"),
+            HOPPER => Some("hopper"),
             0x19 => Some("ada"),
             0x1a | 0x1b => Some("blackwell"),
             _ => None,
@@ -212,9 +229,16 @@ mod tests {
             Backend::Kernel,
         );
         assert_eq!(facts.architecture(), None);
+        assert!(!facts.needs_selftest());
         facts.boot_42 = 0x180a_1000;
         assert_eq!(facts.architecture(), Some("hopper"));
+        assert!(!facts.needs_selftest());
         facts.set_architecture(0x190);
         assert_eq!(facts.architecture(), Some("ada"));
+        // All but Hopper, also one that is not known yet.
+        for code in (1..0x40).filter(|code| *code != HOPPER) {
+            facts.set_architecture(code << 4);
+            assert!(facts.needs_selftest(), "{code:#x}");
+        }
     }
 }

@@ -19,6 +19,7 @@
 
 use core::fmt;
 use gct_core::features::{Feature, FeatureSet};
+use gct_core::gpu::GpuFacts;
 use gct_core::mask::TpcMask;
 use rustix::fs::{fstat, open, Mode, OFlags};
 use std::fs::{self, File, OpenOptions};
@@ -210,14 +211,24 @@ impl Selftest {
         Ok(path)
     }
 
-    /// Returns the features of `features` that the result allows.
-    #[must_use]
-    pub fn allowed(&self, features: FeatureSet) -> FeatureSet {
+    fn allowed(&self, features: FeatureSet) -> FeatureSet {
         match (self.masks.is_exact(), self.atoms.is_exact()) {
             (false, _) => features.without_tpcs(),
             (true, false) => features.without(Feature::AtomDuration),
             (true, true) => features,
         }
+    }
+}
+
+/// Returns the features of `features` that a GPU has: those that its result allows, without one
+/// those that need none, and with masks, quotas and atoms only where its TPCs are known.
+#[must_use]
+pub fn allowed(found: Option<&Selftest>, facts: &GpuFacts, features: FeatureSet) -> FeatureSet {
+    match found {
+        _ if !facts.topology.is_known() => features.without_tpcs(),
+        Some(found) => found.allowed(features),
+        None if facts.needs_selftest() => features.without_tpcs(),
+        None => features,
     }
 }
 
@@ -242,6 +253,8 @@ fn text(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gct_core::gpu::{Backend, PciAddress};
+    use gct_core::topology::Topology;
     use std::os::unix::fs::PermissionsExt;
 
     const GPU: &str = "GPU-00112233-4455-6677-8899-aabbccddeeff";
@@ -378,6 +391,31 @@ mod tests {
         let none = allowed(failed("x"), Check::Exact);
         assert!(!none.has(Feature::TpcMask) && !none.has(Feature::AtomDuration));
         assert!(none.has(Feature::GmemLimit) && none.has(Feature::Weight));
+    }
+
+    #[test]
+    fn without_a_result_a_gpu_has_what_this_project_measured() {
+        let (all, none) = (crate::ENFORCED, crate::ENFORCED.without_tpcs());
+        let pci = PciAddress {
+            domain: 0,
+            bus: 1,
+            slot: 0,
+            function: 0,
+        };
+        let mut gpu = GpuFacts::new(0, pci, Backend::User);
+        gpu.topology = Topology::apart(TpcMask::first(66));
+        for (architecture, features) in [(0x180, all), (0x170, none), (0x190, none), (0x1a0, none)]
+        {
+            gpu.set_architecture(architecture);
+            assert_eq!(allowed(None, &gpu, all), features, "{architecture:#x}");
+            let exact = result(Check::Exact, Check::Exact);
+            assert_eq!(allowed(Some(&exact), &gpu, all), all);
+            let wrong = result(failed("x"), Check::Exact);
+            assert_eq!(allowed(Some(&wrong), &gpu, all), none);
+        }
+        gpu.set_architecture(0x180);
+        gpu.topology = Topology::UNKNOWN;
+        assert_eq!(allowed(None, &gpu, all), none);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use gct_core::host::Host;
 use gct_core::mask::TpcMask;
 use gct_core::topology::Topology;
 use gct_core::units::Bytes;
-use gctd_ipc::selftest::Selftest;
+use gctd_ipc::selftest::{self, Selftest};
 use goals::Goals;
 use lowering::Lowerings;
 use pending::PendingWrites;
@@ -140,8 +140,7 @@ impl Daemon {
     /// [`QUERY_INTERVAL`].
     ///
     /// The TPCs are those that the administrator named, else those that the resource manager
-    /// reports, else those that `gctctl selftest` found. Features that need to know the TPCs are
-    /// not enforced without them, and none that was found inexact.
+    /// reports, else those that `gctctl selftest` found.
     fn query_gpu(&mut self, facts: &mut GpuFacts) {
         let due = self.unknown_gpus.get(&facts.rm_id).copied();
         if due.is_none_or(|due| due > Instant::now()) {
@@ -168,12 +167,7 @@ impl Daemon {
         let usable = selftest.as_ref().filter(|found| found.masks.is_exact());
         let found = usable.map(|found| Topology::apart(found.tpcs));
         facts.topology = told.or(found).unwrap_or(Topology::UNKNOWN);
-        let all = gctd_ipc::ENFORCED;
-        let exact = selftest.map_or(all, |selftest| selftest.allowed(all));
-        let features = match facts.topology.is_known() {
-            true => exact,
-            false => exact.without_tpcs(),
-        };
+        let features = selftest::allowed(selftest.as_ref(), facts, gctd_ipc::ENFORCED);
         // Cannot fail: `find_gpus` has added the GPU.
         let _ = self.tables.state().gpu_learned(facts, features);
     }
