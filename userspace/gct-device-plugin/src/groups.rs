@@ -25,6 +25,7 @@ use crate::container::{self, State};
 use crate::place::Places;
 use crate::prefer::Running;
 use crate::records::{Record, Records, Share};
+use crate::shares;
 
 /// Most time until the tree has noticed that the last process of a group has ended.
 const MEMBERS_WAIT: Duration = Duration::from_secs(1);
@@ -56,35 +57,19 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
     let mut record = match records.read(&group) {
         Some(record) if record.id == state.id => record,
         Some(other) => bail!("group {group} is of container {}", other.id),
-        None => new_record(places, state, group)?,
+        None => new_record(places, state, group.clone())?,
     };
-    if let Some(other) = record.gpus.insert(gpu, share.clone()) {
-        let profile = &other.profile;
-        ensure!(
-            other == *share,
-            "the container has a slot of profile {profile} on GPU {gpu}, too"
-        );
+    let of_gpu = record.gpus.entry(gpu).or_default();
+    if !shares::add(of_gpu, share).with_context(|| format!("GPU {gpu}"))? {
         return Ok(());
     }
     // A program has one daemon.
     ensure!(
-        record.gpus.len() == 1 || record.gpus.values().all(|share| !share.mps),
+        record.gpus.len() == 1 || record.shares().all(|share| !share.mps),
         "a container can use one GPU under MPS, and no other beside it"
     );
     if let Some(claim) = &share.claim {
-        let mut others = records.all()?.into_iter();
-        let has = |other: &Record| {
-            let mut shares = other.gpus.values();
-            other.group != record.group
-                && shares.any(|share| share.claim.as_ref() == Some(claim))
-                && !is_gone(places, other, None)
-        };
-        if let Some(other) = others.find(has) {
-            bail!(
-                "its claim is in use by {}: a claim is one container's",
-                other.group
-            );
-        }
+        check_is_free(places, &records, claim, &group)?;
     }
     records.write(&record)?;
     let made = make(&tree, &places.proc, &record);
@@ -93,6 +78,23 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
         records.remove(&record.group)?;
     }
     made.with_context(|| format!("group {}", record.group))
+}
+
+/// Checks that no other container has a claim's device: each would have all of its share.
+fn check_is_free(places: &Places, records: &Records, claim: &str, group: &str) -> Result<()> {
+    let has = |other: &Record| {
+        let mut shares = other.shares();
+        other.group != group
+            && shares.any(|share| share.claim.as_deref() == Some(claim))
+            && !is_gone(places, other, None)
+    };
+    if let Some(other) = records.all()?.into_iter().find(has) {
+        bail!(
+            "its share is in use by {}: give each container a claim, or a request, of its own",
+            other.group
+        );
+    }
+    Ok(())
 }
 
 /// Removes the group of a container, and its record.
@@ -126,9 +128,12 @@ pub fn reconcile(places: &Places, pods: Option<&HashSet<PodContainer>>) -> Resul
                 remove_group(&tree, &name, Duration::ZERO).and_then(|()| records.remove(&name));
             removed.map(|()| report.removed.push(name.clone()))
         } else {
-            for (gpu, share) in &record.gpus {
-                let place = (*gpu, share.profile.clone());
-                *report.running.entry(place).or_default() += 1;
+            for (gpu, of_gpu) in &record.gpus {
+                // All of them are of one profile, or of claims.
+                if let Some(share) = of_gpu.first() {
+                    let place = (*gpu, share.profile.clone());
+                    *report.running.entry(place).or_default() += 1;
+                }
             }
             if exists {
                 continue;
@@ -174,11 +179,11 @@ fn make(tree: &Tree, proc: &Path, record: &Record) -> Result<()> {
         other => other?,
     }
     let owner = Owner::Group(record.group.clone());
-    for (gpu, share) in &record.gpus {
-        for (file, value) in &share.limits {
+    for (gpu, of_gpu) in &record.gpus {
+        for (file, value) in shares::limits(of_gpu).with_context(|| format!("GPU {gpu}"))? {
             let entry =
-                files::find(Place::Pool, file).with_context(|| format!("there is no {file}"))?;
-            tree.set(&Target::Pool(owner.clone(), *gpu), entry, value)?;
+                files::find(Place::Pool, &file).with_context(|| format!("there is no {file}"))?;
+            tree.set(&Target::Pool(owner.clone(), *gpu), entry, &value)?;
         }
     }
     match &record.cgroup.path {

@@ -31,4 +31,5 @@ pub mod profiles;
 pub mod records;
 pub mod registration;
 pub mod service;
+pub mod shares;
 pub mod socket;

@@ -20,13 +20,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
 
+/// Limits: file and content, in the order in which they are written.
+pub type Limits = Vec<(String, String)>;
+
 /// What a container may use of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Its profile.
     pub profile: String,
-    /// Its limits: file and content, in the order in which they are written.
-    pub limits: Vec<(String, String)>,
+    /// Its limits.
+    pub limits: Limits,
     /// Whether it is a client of the GPU's MPS daemon.
     #[serde(default)]
     pub mps: bool,
@@ -51,7 +54,14 @@ pub struct Record {
     /// Its cgroup.
     pub cgroup: Cgroup,
     /// Its shares, by the GPU's index.
-    pub gpus: BTreeMap<u32, Share>,
+    pub gpus: BTreeMap<u32, Vec<Share>>,
+}
+
+impl Record {
+    /// Returns all of its shares.
+    pub fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.gpus.values().flatten()
+    }
 }
 
 /// The records, locked until this value is dropped.

@@ -112,10 +112,9 @@ impl Cluster {
             return Err(claim.error);
         }
         for device in &claim.devices {
-            assert_eq!(
-                (device.pool_name.as_str(), device.request_names.len()),
-                ("node1", 1)
-            );
+            let request = &device.request_names[..];
+            assert_eq!((device.pool_name.as_str(), request.len()), ("node1", 1));
+            assert_eq!(device.share_id, Some(format!("share-of-{}", request[0])));
         }
         let devices = claim.devices.into_iter();
         Ok(devices.flat_map(|device| device.cdi_device_ids).collect())
@@ -133,11 +132,17 @@ fn request(name: &str) -> ClaimsRequest {
 }
 
 fn result(gpu: u32, memory: &str, tpcs: &str) -> Value {
+    named(&format!("gpu{gpu}"), gpu, memory, tpcs)
+}
+
+/// Returns what the scheduler gave a request.
+fn named(request: &str, gpu: u32, memory: &str, tpcs: &str) -> Value {
     json!({
-        "request": format!("gpu{gpu}"),
+        "request": request,
         "driver": "gctgroup.dev",
         "pool": "node1",
         "device": format!("gpu{gpu}"),
+        "shareID": format!("share-of-{request}"),
         "consumedCapacity": { "memory": memory, "tpcs": tpcs },
     })
 }
@@ -214,6 +219,29 @@ async fn a_claim_is_the_group_of_its_container() {
     let specs = fs::read_dir(node.folder.join("cdi")).unwrap();
     assert_eq!(specs.count(), 0);
     assert!(node.groups().is_empty());
+}
+
+#[tokio::test]
+async fn shares_of_one_gpu_are_one_containers_or_two() {
+    let cluster = Cluster::start("shares").await;
+    let results = json!([named("left", 0, "1Gi", "8"), named("right", 0, "2Gi", "4")]);
+    let names = cluster.prepare("both", results).await.unwrap();
+    let node = &cluster.node;
+    let limits = |n: u32| {
+        let file = |name: &str| node.read(&format!("k8s_default_pod{n}_main_c{n}/0/{name}"));
+        (file("gmem.limit"), file("tpc.quota"))
+    };
+    let is = |memory: u64, tpcs: u32| ((memory << 30).to_string(), tpcs.to_string());
+    assert!(node.create(1, &names));
+    assert_eq!(limits(1), is(3, 12));
+    for name in &names {
+        assert!(!node.create(2, std::slice::from_ref(name)));
+    }
+    assert!(node.stop(1, &names));
+    // A container whose entry of `claims` names one request has that one's share.
+    assert!(node.create(3, &names[..1]));
+    assert!(node.create(4, &names[1..]));
+    assert_eq!((limits(3), limits(4)), (is(1, 8), is(2, 4)));
 }
 
 #[tokio::test]

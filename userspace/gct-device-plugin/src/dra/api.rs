@@ -83,6 +83,9 @@ pub struct PreparedDevice {
     /// The CDI devices that a container gets.
     #[prost(string, repeated, tag = "4")]
     pub cdi_device_ids: Vec<String>,
+    /// Which of the device's shares it is. Kubelets before 1.34 skip it.
+    #[prost(string, optional, tag = "5")]
+    pub share_id: Option<String>,
 }
 
 /// What one claim has.

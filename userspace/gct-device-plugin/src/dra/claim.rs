@@ -61,6 +61,8 @@ struct Allocated {
     driver: String,
     pool: String,
     device: String,
+    #[serde(default, rename = "shareID")]
+    share_id: Option<String>,
     #[serde(default)]
     admin_access: Option<bool>,
     #[serde(default)]
@@ -87,13 +89,15 @@ struct Parameters {
     limits: BTreeMap<String, String>,
 }
 
-/// What a claim has of one GPU.
+/// A share of a GPU that a claim has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Granted {
     /// The request of the claim.
     pub request: String,
     /// The GPU's index.
     pub gpu: u32,
+    /// The scheduler's name for the share.
+    pub share_id: Option<String>,
     /// The limits, in the order in which they are written.
     pub limits: Vec<Limit>,
 }
@@ -121,6 +125,7 @@ impl ResourceClaim {
             Ok(Granted {
                 request: result.request.clone(),
                 gpu: gpu.with_context(|| format!("there is no device {}", result.device))?,
+                share_id: result.share_id.clone(),
                 limits,
             })
         })
@@ -223,6 +228,7 @@ mod tests {
             panic!("{granted:?}")
         };
         assert_eq!((granted.request.as_str(), granted.gpu), ("gpu", 1));
+        assert_eq!(granted.share_id.as_deref(), Some("s"));
         assert_eq!(
             shown(granted),
             [

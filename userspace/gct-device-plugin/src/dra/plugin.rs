@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A prepared claim is a CDI spec. That file has all of the claim's state, so nothing is lost when
-//! the plugin ends. A claim belongs to one container at a time: each of several would get all of
-//! the claim's share. The hook of a second container fails.
+//! the plugin ends. Each request of a claim is a device of its own and belongs to one container at
+//! a time: each of several would get all of its share. The hook of a second container fails.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -135,6 +135,7 @@ impl Driver {
                 pool_name: self.node.clone(),
                 device_name: slice::device_name(granted.gpu),
                 cdi_device_ids: vec![device.qualified()],
+                share_id: granted.share_id,
             });
             devices.push(device);
         }

@@ -202,6 +202,33 @@ fn a_claim_is_one_containers_at_a_time() {
 }
 
 #[test]
+fn shares_of_claims_on_one_gpu_add_up() {
+    let mut machine = Machine::new("shares");
+    let state = machine.create(2);
+    let claimed = |claim: &str, quota: &str| Share {
+        claim: Some(claim.to_owned()),
+        ..share(quota)
+    };
+    for (claim, quota) in [("u1-0", "8"), ("u1-1", "4"), ("u2-0", "2"), ("u1-1", "4")] {
+        bind(&machine.places, &state, 0, &claimed(claim, quota)).unwrap();
+    }
+    let quota = format!("{}/0/tpc.quota", group(2));
+    assert_eq!(machine.read(&quota), "14");
+    let running = [((0, "small".to_owned()), 1)].into();
+    assert_eq!(machine.reconcile(None).running, running);
+    machine.daemon.restart();
+    assert_eq!(machine.reconcile(None).restored, [group(2)]);
+    assert_eq!(machine.read(&quota), "14");
+    // Each share is one container's, and all of them fit or none.
+    let other = machine.create(4);
+    assert!(bind(&machine.places, &other, 0, &claimed("u1-1", "4")).is_err());
+    bind(&machine.places, &other, 0, &claimed("u3-0", "8")).unwrap();
+    let error = bind(&machine.places, &other, 0, &claimed("u3-1", "8")).unwrap_err();
+    assert!(format!("{error:#}").contains("tpc.quota"), "{error:#}");
+    assert_eq!(machine.groups(), [group(2)]);
+}
+
+#[test]
 fn a_container_that_cannot_have_its_limits_leaves_nothing() {
     let machine = Machine::new("refused");
     let refused = |n: u32, share: &Share| {
