@@ -9,6 +9,7 @@
 //! the mode. A prepared claim has a spec of its own, of the kind `gctgroup.dev/claim`.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,14 @@ use serde_json::{json, Value};
 use crate::gpus::Gpu;
 use crate::mps::Control;
 use crate::place::Places;
-use crate::profiles::{Limit, Profile, Sharing, VENDOR};
+use crate::profiles::{Config, Limit, Profile, Sharing, VENDOR};
 
 /// The oldest version that has all that is used: the host's path of a node.
 const VERSION: &str = "0.5.0";
 /// The kind of the devices of claims.
 const CLAIM_KIND: &str = "gctgroup.dev/claim";
+/// What the names of claims' files have before the uid.
+const CLAIM_PREFIX: &str = "claim_";
 /// Nodes that a program of CUDA opens beside its GPU's.
 const SHARED_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
 /// Most seconds that a hook may take. A write of the tree waits 20 s at most.
@@ -84,6 +87,50 @@ pub fn annotation(profile: &Profile) -> String {
     format!("cdi.k8s.io/gctgroup_{}", profile.name)
 }
 
+/// What a spec of this plugin is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A profile, by name.
+    Profile(String),
+    /// A claim, by uid.
+    Claim(String),
+}
+
+impl Purpose {
+    /// Returns what a file's spec is for. One of this plugin's says so in its kind and in its
+    /// file's name; those of other programs have no purpose here.
+    fn of(path: &Path) -> Option<Self> {
+        let spec: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let kind = spec["kind"].as_str()?;
+        let file = path.file_name()?.to_str()?;
+        let name = file.strip_prefix(VENDOR)?.strip_prefix('_')?;
+        let name = name.strip_suffix(".json")?;
+        if kind.strip_prefix(VENDOR)?.strip_prefix('/') == Some(name) {
+            return Some(Self::Profile(name.to_owned()));
+        }
+        let uid = name.strip_prefix(CLAIM_PREFIX)?;
+        (kind == CLAIM_KIND).then(|| Self::Claim(uid.to_owned()))
+    }
+
+    fn is_in(&self, config: &Config) -> bool {
+        match self {
+            Self::Profile(name) => config.profiles.iter().any(|profile| profile.name == *name),
+            Self::Claim(_) => config.claims.is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Profile(name) => {
+                write!(f, "profile {name}: the file has no such profile any more")
+            }
+            Self::Claim(uid) => write!(f, "claim {uid}: the file has no [dra] any more"),
+        }
+    }
+}
+
 impl Host {
     /// Writes the spec of a profile if it is not there already. Returns whether it was written.
     ///
@@ -100,16 +147,13 @@ impl Host {
         self.replace(&path, &self.spec(&profile.resource(), devices.collect()))
     }
 
-    /// Removes the specs of profiles that are no longer in the file: a runtime would start
-    /// containers with their limits, though nobody counts them. Returns the profiles' names.
-    ///
-    /// A spec of this plugin's names its profile in its file's name and in its kind. Specs of
-    /// claims and of other programs stay.
+    /// Removes the specs of what is no longer in the file of profiles: a runtime would start
+    /// containers with their limits, though nobody counts them. Returns what they were for.
     ///
     /// # Errors
     ///
     /// Those of the file system.
-    pub fn remove_others(&self, profiles: &[Profile]) -> io::Result<Vec<String>> {
+    pub fn remove_others(&self, config: &Config) -> io::Result<Vec<Purpose>> {
         let entries = match fs::read_dir(&self.specs) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -117,18 +161,16 @@ impl Host {
         let mut removed = Vec::new();
         for entry in entries {
             let path = entry?.path();
-            let Some(name) = profile_of(&path) else {
-                continue;
-            };
-            if !profiles.iter().any(|profile| profile.name == name) && remove(&path)? {
-                removed.push(name);
+            match Purpose::of(&path) {
+                Some(purpose) if !purpose.is_in(config) && remove(&path)? => removed.push(purpose),
+                _ => {}
             }
         }
         Ok(removed)
     }
 
     fn claim_path(&self, uid: &str) -> PathBuf {
-        self.specs.join(format!("{VENDOR}_claim_{uid}.json"))
+        self.specs.join(file_of(&format!("{CLAIM_PREFIX}{uid}")))
     }
 
     /// Writes the spec of a claim.
@@ -265,17 +307,9 @@ impl Host {
     }
 }
 
-/// Returns the name of the file with a profile's spec.
-fn file_of(profile: &str) -> String {
-    format!("{VENDOR}_{profile}.json")
-}
-
-/// Returns the profile whose spec a file is.
-fn profile_of(path: &Path) -> Option<String> {
-    let spec: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    let (vendor, profile) = spec["kind"].as_str()?.split_once('/')?;
-    let is_own = vendor == VENDOR && path.file_name()? == OsStr::new(&file_of(profile));
-    is_own.then(|| profile.to_owned())
+/// Returns the name of the file with the spec of a profile, or of a claim's name in files.
+fn file_of(name: &str) -> String {
+    format!("{VENDOR}_{name}.json")
 }
 
 /// Removes a file. Returns whether there was one.

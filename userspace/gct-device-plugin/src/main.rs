@@ -217,9 +217,9 @@ fn host(options: &Serve) -> Result<Host> {
 
 /// Serves until SIGTERM or SIGINT. Groups stay: their containers run on.
 async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
-    let others = host.remove_others(&config.profiles);
-    for name in others.with_context(|| format!("{}", host.specs.display()))? {
-        eprintln!("gct-device-plugin: {name} is no profile any more: removed its CDI spec");
+    let others = host.remove_others(&config);
+    for purpose in others.with_context(|| format!("{}", host.specs.display()))? {
+        eprintln!("gct-device-plugin: removed the CDI spec of {purpose}");
     }
     let tenants = Arc::default();
     let mut registrations = JoinSet::new();

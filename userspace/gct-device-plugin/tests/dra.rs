@@ -245,6 +245,35 @@ async fn shares_of_one_gpu_are_one_containers_or_two() {
 }
 
 #[tokio::test]
+async fn claims_have_no_device_when_the_file_has_no_dra() {
+    let mut cluster = Cluster::start("removed").await;
+    let names = cluster.prepare("one", json!([result(0, "1Gi", "8")]));
+    let names = names.await.unwrap();
+    let node = &mut cluster.node;
+    node.kill_plugin();
+    let folder = node.folder.clone();
+    let path = |name: &str| folder.join(name);
+    // The name that a claim would have, but of another vendor.
+    let foreign = path("cdi/gctgroup.dev_claim_uid-foreign.json");
+    fs::write(&foreign, r#"{"kind":"other.example/claim","devices":[]}"#).unwrap();
+    let claim = path("cdi/gctgroup.dev_claim_uid-one.json");
+    assert!(claim.exists() && node.create(1, &names));
+    fs::write(path("profiles.toml"), "[profile.claim]\n").unwrap();
+    let profile = path("cdi/gctgroup.dev_claim.json");
+    node.start_plugin();
+    until("the spec of the profile", || profile.exists()).await;
+    assert!(!claim.exists() && foreign.exists());
+    let log = node.file("plugin.log");
+    assert!(
+        log.contains("claim uid-one: the file has no [dra]"),
+        "{log}"
+    );
+    // What runs keeps its limits.
+    let node = &cluster.node;
+    assert_eq!(node.read("k8s_default_pod1_main_c1/0/tpc.quota"), "8");
+}
+
+#[tokio::test]
 async fn a_claim_that_cannot_be_kept_is_refused() {
     let cluster = Cluster::start("refused").await;
     for (name, results, says) in [

@@ -199,12 +199,8 @@ async fn a_removed_profile_cannot_be_had_and_its_containers_run_on() {
     let names = kubelet.admit(SMALL, 1).await.unwrap().1;
     assert!(node.create(1, &names));
     node.kill_plugin();
-    // A claim's, another program's, and no spec at all.
+    // Another program's, and no spec at all.
     let others = [
-        (
-            "gctgroup.dev_claim_u1.json",
-            r#"{"kind":"gctgroup.dev/claim"}"#,
-        ),
         ("gctgroup.dev_made.json", r#"{"kind":"example.com/made"}"#),
         ("gctgroup.dev_broken.json", "{"),
         ("example.json", r#"{"kind":"gctgroup.dev/example"}"#),

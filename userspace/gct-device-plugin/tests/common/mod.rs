@@ -93,9 +93,11 @@ impl Node {
         command
     }
 
+    /// Starts the plugin, which writes its messages to the node's file `plugin.log`.
     pub(crate) fn start_plugin(&mut self) {
         assert!(self.plugin.is_none());
-        self.plugin = Some(self.command().stderr(Stdio::null()).spawn().unwrap());
+        let log = fs::File::create(self.folder.join("plugin.log")).unwrap();
+        self.plugin = Some(self.command().stderr(log).spawn().unwrap());
     }
 
     /// Kills the plugin without a chance to clean up.
