@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -50,8 +51,17 @@ pub struct ServerOptions {
 #[derive(Clone)]
 pub struct Server {
     authority: String,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Tls>,
     token: PathBuf,
+}
+
+/// How the server proves who it is.
+#[derive(Clone)]
+struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    /// The file with the certificate of its authority.
+    file: PathBuf,
 }
 
 impl std::fmt::Debug for Server {
@@ -75,7 +85,7 @@ impl Server {
         let host = uri.host().with_context(|| format!("{url} names no host"))?;
         let host = host.trim_matches(['[', ']']);
         let (port, tls) = match uri.scheme_str() {
-            Some("https") => (443, Some(tls(host, &options.api_ca)?)),
+            Some("https") => (443, Some(Tls::new(host, &options.api_ca)?)),
             Some("http") => (80, None),
             _ => bail!("{url} is neither http nor https"),
         };
@@ -112,6 +122,11 @@ impl Server {
         if status == StatusCode::NOT_FOUND {
             return Ok(None);
         }
+        ensure!(
+            status != StatusCode::UNAUTHORIZED,
+            "{what}: {status}: the API server refuses the token in {} (--api-token), or it has none",
+            self.token.display()
+        );
         let message = value["message"].as_str().unwrap_or_default();
         ensure!(status.is_success(), "{what}: {status} {message}");
         Ok(Some(value))
@@ -138,9 +153,7 @@ impl Server {
         }
         let request = request.body(Full::new(Bytes::from(body)))?;
         match &self.tls {
-            Some((connector, name)) => {
-                exchange(connector.connect(name.clone(), stream).await?, request).await
-            }
+            Some(tls) => exchange(tls.connect(stream).await?, request).await,
             None => exchange(stream, request).await,
         }
     }
@@ -171,15 +184,32 @@ fn in_cluster() -> Option<String> {
     })
 }
 
-fn tls(host: &str, authority: &Path) -> Result<(TlsConnector, ServerName<'static>)> {
-    let failed = || format!("{} cannot be read", authority.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(authority).with_context(failed)? {
-        roots.add(certificate.with_context(failed)?)?;
+impl Tls {
+    fn new(host: &str, file: &Path) -> Result<Self> {
+        let failed = || format!("{} (--api-ca) cannot be read", file.display());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(file).with_context(failed)? {
+            roots.add(certificate.with_context(failed)?)?;
+        }
+        let is_empty = roots.is_empty();
+        ensure!(
+            !is_empty,
+            "{} (--api-ca) has no certificate",
+            file.display()
+        );
+        let config = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(config)),
+            name: ServerName::try_from(host.to_owned())?,
+            file: file.to_owned(),
+        })
     }
-    let config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned())?;
-    Ok((TlsConnector::from(Arc::new(config)), name))
+
+    async fn connect(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
+        let stream = self.connector.connect(self.name.clone(), stream).await;
+        let file = self.file.display();
+        stream.with_context(|| format!("no TLS with the authority in {file} (--api-ca)"))
+    }
 }

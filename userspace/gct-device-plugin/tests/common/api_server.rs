@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gct_device_plugin::dra::quantity;
@@ -15,19 +17,28 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{json, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::TlsAcceptor;
 
 const TOKEN: &str = "Bearer secret";
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 
-type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
+#[derive(Default)]
+struct State {
+    objects: Mutex<BTreeMap<String, Value>>,
+    requests: AtomicUsize,
+}
 
 /// An API server. Dropping it stops it.
 pub(crate) struct ApiServer {
     pub(crate) url: String,
-    objects: Objects,
+    state: Arc<State>,
     task: JoinHandle<()>,
 }
 
@@ -35,37 +46,60 @@ impl ApiServer {
     /// Starts a server that knows one node.
     pub(crate) async fn start(node: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let node = (
+        Self::serve(node, listener, None)
+    }
+
+    /// Starts one whose certificate is `tests/tls/server.pem`, which is for 127.0.0.1.
+    pub(crate) async fn start_with_tls(node: &str, address: &str) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        Self::serve(node, listener, Some(acceptor()))
+    }
+
+    fn serve(node: &str, listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let state = Arc::new(State::default());
+        state.objects.lock().unwrap().insert(
             format!("/api/v1/nodes/{node}"),
             json!({ "metadata": { "uid": "node-uid" } }),
         );
-        let objects: Objects = Arc::new(Mutex::new([node].into()));
-        let all = Arc::clone(&objects);
+        let all = Arc::clone(&state);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let objects = Arc::clone(&all);
-                let answer = service_fn(move |request| {
-                    let objects = Arc::clone(&objects);
-                    async move { answer(&objects, request).await }
+                let (state, tls) = (Arc::clone(&all), tls.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        // A client that refuses the certificate leaves.
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                converse(state, stream).await;
+                            }
+                        }
+                        None => converse(state, stream).await,
+                    }
                 });
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
             }
         });
-        Self { url, objects, task }
+        Self { url, state, task }
+    }
+
+    /// Returns how many requests there were.
+    pub(crate) fn requests(&self) -> usize {
+        self.state.requests.load(Ordering::Relaxed)
     }
 
     /// Returns the slices, by name.
     pub(crate) fn slices(&self) -> Vec<Value> {
-        let objects = self.objects.lock().unwrap();
+        let objects = self.state.objects.lock().unwrap();
         let slices = objects.iter().filter(|(path, _)| path.starts_with(SLICES));
         slices.map(|(_, slice)| slice.clone()).collect()
     }
 
     /// Deletes all slices, as a starting kubelet does.
     pub(crate) fn delete_slices(&self) {
-        self.objects
+        self.state
+            .objects
             .lock()
             .unwrap()
             .retain(|path, _| !path.starts_with(SLICES));
@@ -77,7 +111,7 @@ impl ApiServer {
             "metadata": { "namespace": "default", "name": name, "uid": uid },
             "status": { "allocation": { "devices": { "results": results } } },
         });
-        let mut objects = self.objects.lock().unwrap();
+        let mut objects = self.state.objects.lock().unwrap();
         objects.insert(format!("{CLAIMS}/{name}"), claim);
     }
 }
@@ -88,10 +122,35 @@ impl Drop for ApiServer {
     }
 }
 
+fn acceptor() -> TlsAcceptor {
+    let tls = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    let certificate = CertificateDer::from_pem_file(tls.join("server.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(tls.join("server.key")).unwrap();
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// Answers the requests of a connection.
+async fn converse<S>(state: Arc<State>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let state = Arc::clone(&state);
+        async move { answer(&state, request).await }
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let _ = connection.await;
+}
+
 async fn answer(
-    objects: &Objects,
+    state: &State,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
+    state.requests.fetch_add(1, Ordering::Relaxed);
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let is_known = head
@@ -99,7 +158,7 @@ async fn answer(
         .get("authorization")
         .is_some_and(|value| value == TOKEN);
     let (status, value) = match is_known {
-        true => act(objects, &head.method, head.uri.path(), &body),
+        true => act(state, &head.method, head.uri.path(), &body),
         false => refused(401, "Unauthorized"),
     };
     let response = Response::builder().status(status);
@@ -111,8 +170,8 @@ fn refused(status: u16, message: &str) -> (StatusCode, Value) {
     (StatusCode::from_u16(status).unwrap(), value)
 }
 
-fn act(objects: &Objects, method: &Method, path: &str, body: &[u8]) -> (StatusCode, Value) {
-    let mut objects = objects.lock().unwrap();
+fn act(state: &State, method: &Method, path: &str, body: &[u8]) -> (StatusCode, Value) {
+    let mut objects = state.objects.lock().unwrap();
     let old = objects.get(path).cloned();
     if *method == Method::GET {
         return old.map_or_else(|| refused(404, "not found"), |old| (StatusCode::OK, old));
