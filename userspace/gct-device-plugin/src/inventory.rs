@@ -64,8 +64,10 @@ pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Result<(Offers, Vec<String>
             match missing(profile, gpu) {
                 None => on.push(gpu.index),
                 Some(file) => notes.push(format!(
-                    "profile {}: not on GPU {}, which does not enforce {file}",
-                    profile.name, gpu.index
+                    "profile {}: not on GPU {}, which does not enforce {file}{}",
+                    profile.name,
+                    gpu.index,
+                    advice(gpu)
                 )),
             }
         }
@@ -89,6 +91,15 @@ fn may_use(profile: &Profile, gpu: &Gpu) -> bool {
 fn missing(profile: &Profile, gpu: &Gpu) -> Option<&'static str> {
     let mut files = profile.limits.iter().map(|limit| limit.entry.name);
     files.find(|file| !gpu.features.contains(*file))
+}
+
+/// Returns what makes the GPU enforce more. The patched driver learns a GPU's TPCs from its first
+/// client, and enforces what is about TPCs from then on. No pod is that client: none is scheduled.
+fn advice(gpu: &Gpu) -> &'static str {
+    match gpu.tpcs {
+        Some(_) => "",
+        None => ", and whose TPCs are unknown until a program has used it: run nvidia-smi once",
+    }
 }
 
 /// Checks that the profiles of a GPU share it in the same way.
@@ -197,6 +208,19 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_without_a_client_yet_says_what_to_do() {
+        let unused = Gpu {
+            features: ["gmem.limit".to_owned()].into(),
+            tpcs: None,
+            ..gpu(0)
+        };
+        let profiles = profiles::parse("[profile.a]\ntpc.quota = 8").unwrap();
+        let (offers, notes) = offers(&profiles, &[unused]).unwrap();
+        assert_eq!(offers["a"], [] as [u32; 0]);
+        assert!(notes[0].contains("run nvidia-smi"), "{}", notes[0]);
+    }
+
+    #[test]
     fn a_gpu_offers_what_it_enforces() {
         let text = "[profile.a]\nslots = 2\ngmem.limit = '1G'\n[profile.b]\ncompute.weight = 5\n\
                     [profile.c]\ngpus = [1, 7]\n";
@@ -208,6 +232,7 @@ mod tests {
         assert!(
             notes[0].contains("profile b: not on GPU 0") && notes[0].contains("compute.weight")
         );
+        assert!(!notes[0].contains("nvidia-smi"));
         let profile = profiles::parse(text).unwrap().remove(0);
         let names: Vec<String> = slots(&profile, &offers["a"])
             .map(|slot| slot.to_string())
