@@ -122,7 +122,7 @@ fn admit_unfollowed(glue: &Glue, call: &Call) -> Result<(), Status> {
 /// The status with which the ioctl is refused.
 fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<(), Status> {
     let (mut entered, wait) = enter(glue, file, call)?;
-    let owns = owned::is_wanted();
+    let owns = owned::is_owning();
     let hint = match owns {
         true => call.params_of_owned(),
         false => call.params(),

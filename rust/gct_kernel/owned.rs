@@ -44,7 +44,8 @@ pub(crate) use limits::{is_online, move_workers, report, report_cost, report_fil
 pub(crate) struct Owned {
     #[pin]
     files: Mutex<KVVec<Arc<Record>>>,
-    /// Number of records. While it is 0, the ioctls of all tenants take no lock here.
+    /// Number of records. While it is 0, the ioctls of all tenants take no lock here. While it is
+    /// not, the hooks pass calls that map memory.
     records: Atomic<usize>,
     /// Held while a GPU is opened. No other lock of ours is held then.
     #[pin]
@@ -52,7 +53,7 @@ pub(crate) struct Owned {
     /// The GPUs that are open. No call of the resource manager is made with the lock held.
     #[pin]
     live: Mutex<KVVec<Arc<Gpu>>>,
-    /// Held while limits are taken over. No other lock of ours is held then.
+    /// Held while limits are taken over, and while it is chosen which calls the hooks pass.
     #[pin]
     updating: Mutex<()>,
     /// Number of the next lane.
@@ -65,7 +66,8 @@ struct Opened {
     users: usize,
 }
 
-/// State of an open file whose process has, or had, `channel.owned` set.
+/// State of an open file whose process has, or had, `channel.owned` set. All that the file maps for
+/// the GPU is recorded from then on: a channel that is owned later takes its ring from there.
 #[pin_data]
 struct Record {
     file: FileId,
@@ -153,33 +155,6 @@ impl Owned {
         None
     }
 
-    /// Returns the record of a file. Makes it if there is none.
-    fn record_made(&self, file: FileId) -> Result<Arc<Record>, Refused> {
-        if let Some(record) = self.record(file) {
-            return Ok(record);
-        }
-        let tenant = Tenant::new()?;
-        let record = Arc::pin_init(
-            pin_init!(Record {
-                file,
-                tenant,
-                inner <- new_mutex!(Inner {
-                    limited: KVVec::new(),
-                    spaces: KVVec::new(),
-                    uvm: KVVec::new(),
-                    channels: KVVec::new(),
-                    pending: None,
-                }, "gct::owned_file"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
-        .map_err(|_| Refused)?;
-        // Nobody else makes it too: the caller holds the file's `gct_lock`.
-        self.files.lock().push(record.clone(), GFP_KERNEL)?;
-        self.records.fetch_add(1, Relaxed);
-        Ok(record)
-    }
-
     /// Adds a user to a GPU. The first one opens it. Returns whether this one has.
     fn open(&self, id: u32) -> Result<(Arc<Gpu>, bool), Refused> {
         let mut gpus = self.gpus.lock();
@@ -201,15 +176,14 @@ impl Owned {
         Ok((gpu, true))
     }
 
-    /// Removes a user from a GPU. The last one ends the worker and the client. Returns whether this
-    /// was the last one.
-    fn close(&self, gpu: Arc<Gpu>) -> bool {
+    /// Removes a user from a GPU. The last one ends the worker and the client.
+    fn close(&self, gpu: Arc<Gpu>) {
         let mut gpus = self.gpus.lock();
         let at = gpus
             .iter()
             .position(|opened| Arc::ptr_eq(&opened.gpu, &gpu));
         let Some(opened) = at.and_then(|at| gpus.get_mut(at)) else {
-            return false;
+            return;
         };
         opened.users = opened.users.saturating_sub(1);
         let is_last = opened.users == 0;
@@ -222,8 +196,45 @@ impl Owned {
             gpu.stop();
             drop((last, gpu));
         }
-        is_last
     }
+}
+
+/// Returns the record of a file. Makes it if its process is to have owned channels.
+fn record_if_wanted(glue: &Glue, file: FileId) -> Option<Arc<Record>> {
+    match glue.locked(|state| state.wants_owned_of(file)) {
+        true => record_made(glue, file).ok(),
+        false => glue.owned.record(file),
+    }
+}
+
+/// Returns the record of a file. Makes it if there is none. The hooks pass calls that map memory
+/// when this returns.
+fn record_made(glue: &Glue, file: FileId) -> Result<Arc<Record>, Refused> {
+    if let Some(record) = glue.owned.record(file) {
+        return Ok(record);
+    }
+    let tenant = Tenant::new()?;
+    let record = Arc::pin_init(
+        pin_init!(Record {
+            file,
+            tenant,
+            inner <- new_mutex!(Inner {
+                limited: KVVec::new(),
+                spaces: KVVec::new(),
+                uvm: KVVec::new(),
+                channels: KVVec::new(),
+                pending: None,
+            }, "gct::owned_file"),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )
+    .map_err(|_| Refused)?;
+    // Nobody else makes it too: the caller holds the file's `gct_lock`.
+    glue.owned.files.lock().push(record.clone(), GFP_KERNEL)?;
+    glue.owned.records.fetch_add(1, Relaxed);
+    // The switch may have gone meanwhile.
+    limits::records_changed(glue);
+    Ok(record)
 }
 
 /// Ends the lane of a channel that is gone or is about to be freed. The record has forgotten it.
@@ -233,13 +244,11 @@ fn end(glue: &Glue, record: &Record, channel: Channel) {
     let others = |other: &Channel| other.gpu.id == id;
     let is_last = !record.inner.lock().channels.iter().any(others);
     record.tenant.lane_ends(id, is_last);
-    if glue.owned.close(channel.gpu) {
-        limits::gpus_changed(glue);
-    }
+    glue.owned.close(channel.gpu);
 }
 
-/// Returns whether an owner is to have owned channels.
-pub(crate) fn is_wanted() -> bool {
+/// Returns whether an owner is to have owned channels, or a file has a record.
+pub(crate) fn is_owning() -> bool {
     // SAFETY: one aligned load of a number that is 0 or 1.
     unsafe { core::ptr::addr_of!(bindings::gct_owning).read_volatile() != 0 }
 }
@@ -262,6 +271,7 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
         client::free(channel.client, channel.channel);
         end(glue, &record, channel);
     }
+    limits::records_changed(glue);
 }
 
 /// Ends all owned channels of a GPU that is being removed. Frees each channel before its ring, as

@@ -319,7 +319,10 @@ void gct_bell_close(void *bell);
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY_DMA) |                           \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA))
 
-/* 1 while somebody has an owned channel or is to have one, else 0. */
+/*
+ * 1 while somebody is to have owned channels, or what a file maps is recorded for
+ * them, else 0. A record lasts until its file is closed.
+ */
 extern uint32_t gct_owning;
 
 /*

@@ -6,8 +6,8 @@ use super::client::Refused;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
 use super::limited::Limited;
-use super::limits::{gpus_changed, terms};
-use super::{Pending, Record};
+use super::limits::{move_workers, terms};
+use super::{record_made, Pending, Record};
 use crate::bindings::{self, gct_call};
 use crate::serve;
 use crate::state::Glue;
@@ -38,7 +38,7 @@ pub(crate) fn enter(
     let Some(site) = glue.locked(|state| state.site_of_owned(file, call)) else {
         return Ok(());
     };
-    let record = glue.owned.record_made(file);
+    let record = record_made(glue, file);
     let made = record.and_then(|record| {
         let pending = pending(glue, &record, call, site, request, room);
         Ok((pending, record))
@@ -82,7 +82,7 @@ fn pending(
     }
     let (gpu, is_new) = glue.owned.open(site.gpu)?;
     if is_new {
-        gpus_changed(glue);
+        move_workers(glue);
     }
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, &home, &mailbox)?;
@@ -98,9 +98,7 @@ fn pending(
     let (lane, number, name) = match made() {
         Ok(made) => made,
         Err(refused) => {
-            if glue.owned.close(gpu) {
-                gpus_changed(glue);
-            }
+            glue.owned.close(gpu);
             return Err(refused);
         }
     };

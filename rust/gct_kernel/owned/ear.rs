@@ -3,6 +3,7 @@
 //! Hears the doorbells of tenants.
 
 use super::client::Refused;
+use super::record_if_wanted;
 use crate::bindings::{self, gct_ear};
 use crate::rm;
 use crate::state::Glue;
@@ -62,11 +63,9 @@ impl Drop for Ear {
 pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
     let mapping = CpuMapping::decode(escape, bytes).filter(|_| result == 0);
     let Some(mapping) = mapping else { return };
-    let record = match glue.locked(|state| state.wants_owned_of(file)) {
-        true => glue.owned.record_made(file).ok(),
-        false => glue.owned.record(file),
+    let Some(record) = record_if_wanted(glue, file) else {
+        return;
     };
-    let Some(record) = record else { return };
     if rm::class_of(mapping.client, mapping.object).is_ok_and(is_doorbell) {
         record.tenant.ear.follow(mapping.descriptor);
     }

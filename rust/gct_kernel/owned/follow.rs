@@ -4,8 +4,7 @@
 
 use super::client;
 use super::lane::Lane;
-use super::limits::gpus_changed;
-use super::{end, is_wanted, retain, uvm, Channel, Pending, Record};
+use super::{end, is_owning, record_if_wanted, record_made, retain, uvm, Channel, Pending, Record};
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
@@ -59,10 +58,6 @@ fn channel_made(glue: &Glue, file: FileId, call: &Call) {
             }
             // INVARIANT: `keep` has made room.
             let _ = record.inner.lock().channels.push_within_capacity(channel);
-            if !is_wanted() {
-                // The last limit went while the channel was allocated.
-                gpus_changed(glue);
-            }
             true
         }
     };
@@ -79,12 +74,12 @@ fn keep(record: &Record, channel: &Channel, lane: KBox<Lane>) -> bool {
 
 /// Records the address space of a new channel group or context share.
 fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
-    let wants = is_wanted() && glue.locked(|state| state.wants_owned_of(file));
+    let wants = is_owning() && glue.locked(|state| state.wants_owned_of(file));
     let space = served.and_then(|served| call.space_in(served.bytes()));
     let (true, Some(space)) = (wants, space) else {
         return;
     };
-    let Ok(record) = glue.owned.record_made(file) else {
+    let Ok(record) = record_made(glue, file) else {
         return;
     };
     let spaces = &mut record.inner.lock().spaces;
@@ -136,13 +131,11 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], resul
         return;
     };
     let adds = matches!(change, Change::Added(_));
-    let wants = adds && glue.locked(|state| state.wants_owned_of(file));
-    let record = match wants {
-        true => glue.owned.record_made(file).ok(),
+    let record = match adds {
+        true => record_if_wanted(glue, file),
         false => glue.owned.record(file),
     };
-    let Some(record) = record else { return };
-    // Channels stay owned without the limit, and a later one is to find their segments.
-    let adds = wants || adds && record.tenant.has_lanes();
-    record.tenant.changed(&change, adds);
+    if let Some(record) = record {
+        record.tenant.changed(&change);
+    }
 }

@@ -10,9 +10,8 @@ use gct_core::ids::FileId;
 use gct_core::iface::value::CpuList;
 use kernel::sync::atomic::Relaxed;
 
-/// Takes over what a write has changed. Lets the hooks pass calls that map memory, while
-/// somebody has or is to have owned channels, and sets the limits of all tenants. Nothing is
-/// published under the former ones any more when this returns.
+/// Takes over what a write has changed. Chooses which calls the hooks pass, and sets the limits of
+/// all tenants. Nothing is published under the former ones any more when this returns.
 pub(crate) fn update(glue: &Glue) {
     // Of two writes, the later one's limits stay.
     let _updating = glue.owned.updating.lock();
@@ -29,24 +28,24 @@ pub(crate) fn update(glue: &Glue) {
     }
 }
 
-/// Lets the hooks pass calls that map memory while somebody has, or is to have, owned channels: the
-/// worker reads segments at the addresses where it has seen memory mapped. [`Owned::updating`] is
-/// held.
+/// Lets the hooks pass calls that map memory while a file has a record, which must not miss what
+/// is unmapped, or an owner is to have owned channels. [`Owned::updating`] is held.
 fn pass_calls(glue: &Glue) {
-    let is_owning = !glue.owned.live.lock().is_empty();
-    let on = is_owning || glue.locked(|state| state.wants_owned());
+    let is_recording = glue.owned.records.load(Relaxed) > 0;
+    let on = is_recording || glue.locked(|state| state.wants_owned());
     // SAFETY: has no preconditions.
     unsafe { bindings::gct_helper_own(on) };
+}
+
+/// Follows up after a record has come or gone.
+pub(super) fn records_changed(glue: &Glue) {
+    let _updating = glue.owned.updating.lock();
+    pass_calls(glue);
 }
 
 /// Has the workers run where `worker.cpus` of their GPUs says.
 pub(crate) fn move_workers(glue: &Glue) {
     let _updating = glue.owned.updating.lock();
-    place(glue);
-}
-
-/// The same, while [`Owned::updating`] is held.
-fn place(glue: &Glue) {
     for gpu in glue.owned.live.lock().iter() {
         gpu.run_on(&glue.locked(|state| state.worker_cpus(gpu.id)));
     }
@@ -70,13 +69,6 @@ pub(crate) fn report_cost(glue: &Glue, gpu: u32) {
         .map(|live| live.cost());
     drop(live);
     glue.locked(|state| state.set_worker_cost(gpu, cost.unwrap_or_default()));
-}
-
-/// Follows up after the number of GPUs with owned channels has changed.
-pub(super) fn gpus_changed(glue: &Glue) {
-    let _updating = glue.owned.updating.lock();
-    pass_calls(glue);
-    place(glue);
 }
 
 /// Returns the limits of a file's process on a GPU.

@@ -87,12 +87,12 @@ impl Tenant {
         query(&self.inner.lock().mappings)
     }
 
-    /// Records a change. An added mapping is recorded if `adds`.
-    pub(super) fn changed(&self, change: &Change, adds: bool) {
+    /// Records a change.
+    pub(super) fn changed(&self, change: &Change) {
         let mut inner = self.inner.lock();
         super::retain(&mut inner.mappings, |old| !old.is_gone_after(change));
         if let Change::Added(mapping) = change {
-            if adds && inner.mappings.len() < MAPPINGS_MAX {
+            if inner.mappings.len() < MAPPINGS_MAX {
                 // Without the entry a channel there stays native, and `unowned` counts it.
                 let _ = inner.mappings.push(*mapping, GFP_KERNEL_ACCOUNT);
             }
@@ -132,11 +132,6 @@ impl Tenant {
     pub(super) fn lane_begins(&self) {
         let mut inner = self.inner.lock();
         inner.lanes = inner.lanes.saturating_add(1);
-    }
-
-    /// Returns whether it has lanes.
-    pub(super) fn has_lanes(&self) -> bool {
-        self.inner.lock().lanes > 0
     }
 
     /// Removes a lane, which nobody serves any more. `is_last` says that none is left on its GPU,

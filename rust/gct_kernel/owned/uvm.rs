@@ -6,7 +6,7 @@
 //! file's `gct_lock`, so no ioctl of the file frees the address space meanwhile. The others hold
 //! nothing, and find a record or none.
 
-use super::{retain, Record};
+use super::{record_made, retain, Record};
 use crate::bindings::{gct_uvm_mapping, gct_uvm_space};
 use crate::rm;
 use crate::state::Glue;
@@ -24,7 +24,7 @@ pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) {
     if !glue.locked(wants) {
         return;
     }
-    let Ok(record) = glue.owned.record_made(file) else {
+    let Ok(record) = record_made(glue, file) else {
         return;
     };
     let all = &mut record.inner.lock().uvm;
@@ -83,7 +83,7 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, mapping: &gct_uvm_mapping) {
     };
     let bytes = [mapping.address, mapping.bytes];
     let added = Mapping::in_uvm(&space, mapping.client, place, bytes);
-    record.tenant.changed(&Change::Added(added), true);
+    record.tenant.changed(&Change::Added(added));
 }
 
 /// Records that nvidia-uvm has unmapped addresses: for a GPU, or for all.
@@ -102,6 +102,6 @@ pub(crate) fn unmapped(
 fn clear(record: &Record, number: u64, range: [u64; 2], uuid: Option<[u8; 16]>) {
     let change = uvm::cleared(&record.inner.lock().uvm, number, range, uuid);
     if let Some(change) = change {
-        record.tenant.changed(&change, false);
+        record.tenant.changed(&change);
     }
 }

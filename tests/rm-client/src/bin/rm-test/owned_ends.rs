@@ -4,13 +4,13 @@
 
 use crate::gpus::{need_two, session};
 use crate::limits::set;
-use crate::owned::{count, member, no_worker, workers, NAME, OWNED};
+use crate::owned::{count, counts, member, no_worker, workers, NAME, OWNED};
 use crate::owned_uvm::uvm_session;
 use crate::process::Child;
 use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{Memory, Queue, Session};
+use rm_client::{Handle, Memory, Queue, Session};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,10 @@ pub(crate) const FIRST_TESTS: &[Test] = &[
     ("owned_ends_with_the_driver", unloaded),
 ];
 
-pub(crate) const TESTS: &[Test] = &[("owned_ends_not_with_the_switch", moved)];
+pub(crate) const TESTS: &[Test] = &[
+    ("owned_ends_not_with_the_switch", moved),
+    ("owned_mappings_outlive_the_switch", moved_before),
+];
 
 /// Bytes of a page, and where the segments of a test lie.
 const PAGE: u64 = 0x1000;
@@ -36,34 +39,14 @@ fn moved() -> Outcome {
     for in_uvm in [false, true] {
         let group = Group::new(NAME)?;
         let mut child = member(&group, |parent| {
-            let session = match in_uvm {
-                true => uvm_session()?,
-                false => session(0)?,
-            };
+            let session = session_in(in_uvm)?;
             let mut queue = queue(&session)?;
-            let memory = || session.gpu().alloc_memory(Memory::Host, PAGE);
-            let (first, second) = (memory()?, memory()?);
-            let gpu = session.gpu();
-            match session.uvm() {
-                Some(uvm) => {
-                    uvm.map(gpu, first, SEGMENT, PAGE)?;
-                    execute(&session, &mut queue, first, 7)?;
-                    parent.step()?;
-                    uvm.unmap(SEGMENT, PAGE)?;
-                    uvm.map_reserved(gpu, second, SEGMENT, PAGE)?;
-                }
-                None => {
-                    let range = session.range()?;
-                    session.map_in(range, first, PAGE, Some(SEGMENT))?;
-                    execute(&session, &mut queue, first, 7)?;
-                    parent.step()?;
-                    session.unmap_in(range, first, SEGMENT)?;
-                    session.map_in(range, second, PAGE, Some(SEGMENT))?;
-                }
-            }
+            let segment = Segment::new(&session)?;
+            execute(&session, &mut queue, segment.first, 7)?;
+            parent.step()?;
+            let second = segment.replace(&session)?;
             execute(&session, &mut queue, second, 8)?;
-            // Reasons that did not occur have no line.
-            same("unreadable", count("passed.unreadable").unwrap_or(0), 0)
+            same("unreadable", unreadable(), 0)
         })?;
         child.next()?;
         set(NAME, OWNED, "0")?;
@@ -74,8 +57,88 @@ fn moved() -> Outcome {
     Ok(())
 }
 
+/// The same for a tenant that has no channel while the switch is off. The channel that it makes
+/// when the switch is on again executes what is mapped then.
+fn moved_before() -> Outcome {
+    for in_uvm in [false, true] {
+        let group = Group::new(NAME)?;
+        let mut child = member(&group, |parent| {
+            let session = session_in(in_uvm)?;
+            let segment = Segment::new(&session)?;
+            parent.step()?;
+            let second = segment.replace(&session)?;
+            parent.step()?;
+            let mut queue = queue(&session)?;
+            counts(1, 0)?;
+            execute(&session, &mut queue, second, 8)?;
+            same("unreadable", unreadable(), 0)
+        })?;
+        child.next()?;
+        set(NAME, OWNED, "0")?;
+        child.next()?;
+        set(NAME, OWNED, "1")?;
+        child.go()?;
+        child.finish().during(format!("UVM {in_uvm}"))?;
+        no_worker()?;
+    }
+    Ok(())
+}
+
+fn session_in(uvm: bool) -> Result<Session, Stop> {
+    match uvm {
+        true => uvm_session(),
+        false => session(0),
+    }
+}
+
+/// Returns how many segments of this process could not be read. A reason that did not occur has no
+/// line.
+fn unreadable() -> u64 {
+    count("passed.unreadable").unwrap_or(0)
+}
+
+/// Memory that is mapped at [`SEGMENT`].
+struct Segment {
+    /// The range of an address space of the resource manager's.
+    range: Option<Handle>,
+    first: Handle,
+}
+
+impl Segment {
+    fn new(session: &Session) -> Result<Self, Stop> {
+        let gpu = session.gpu();
+        let first = gpu.alloc_memory(Memory::Host, PAGE)?;
+        let range = match session.uvm() {
+            Some(uvm) => {
+                uvm.map(gpu, first, SEGMENT, PAGE)?;
+                None
+            }
+            None => {
+                let range = session.range()?;
+                session.map_in(range, first, PAGE, Some(SEGMENT))?;
+                Some(range)
+            }
+        };
+        Ok(Self { range, first })
+    }
+
+    /// Maps other memory in its place, and returns that.
+    fn replace(&self, session: &Session) -> Result<Handle, Stop> {
+        let gpu = session.gpu();
+        let second = gpu.alloc_memory(Memory::Host, PAGE)?;
+        if let Some(range) = self.range {
+            session.unmap_in(range, self.first, SEGMENT)?;
+            session.map_in(range, second, PAGE, Some(SEGMENT))?;
+        } else if let Some(uvm) = session.uvm() {
+            uvm.unmap(SEGMENT, PAGE)?;
+            uvm.map_reserved(gpu, second, SEGMENT, PAGE)?;
+        }
+        Ok(second)
+    }
+}
+
 /// Executes a release from memory that is mapped at [`SEGMENT`].
-fn execute(session: &Session, queue: &mut Queue, memory: u32, payload: u32) -> Outcome {
+fn execute(session: &Session, queue: &mut Queue, memory: Handle, payload: u32) -> Outcome {
     let bytes = usize::try_from(PAGE).map_err(failed)?;
     let words = session.gpu().map_memory(Memory::Host, memory, bytes)?;
     queue.submit_release_in(&words, SEGMENT, 0, payload);
