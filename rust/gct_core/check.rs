@@ -301,10 +301,6 @@ fn plan_is_sound(state: &State<'_>) -> bool {
         let subject = matches!(object.class, Class::Channel | Class::ChannelGroup);
         match list {
             _ if object.file == NO_FILE => list.is_some(),
-            Some(List::Subdevices) => {
-                object.class == Class::Subdevice
-                    && object.gpu.is_some_and(|gpu| state.gpus.contains(&gpu))
-            }
             None => !(subject && object.acked.primary),
             Some(list) => subject && object.acked.primary && is_placed(state, *key, object, list),
         }

@@ -7,8 +7,8 @@
 //! the tree.
 
 use crate::bindings;
-use crate::owned;
-use crate::rm::{self, SystemPmGuard};
+use crate::owned::{self, Sender};
+use crate::rm::SystemPmGuard;
 use crate::state::Glue;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
@@ -53,10 +53,11 @@ const CONTROLS_PER_RUN: usize = 64;
 /// Sends the controls of a flush, `at_most` of them. Stops when the pending write is refused. The
 /// caller is in an ioctl or has a [`SystemPmGuard`].
 fn send_controls(glue: &Glue, flush: &Flush, at_most: usize) {
+    let mut sender = Sender::default();
     for _ in 0..at_most {
         match glue.next_control(flush) {
             Next::Send(mut control, in_flight) => {
-                let outcome = rm::send(&mut control);
+                let outcome = sender.send(&mut control);
                 if glue.control_done(&in_flight, &control, outcome) && flush.ends_at_refusal() {
                     return;
                 }

@@ -34,6 +34,7 @@ use limited::Limited;
 use tenant::Tenant;
 
 pub(crate) use alloc::enter;
+pub(crate) use client::Sender;
 pub(crate) use ear::mapped as doorbell_mapped;
 pub(crate) use follow::{leave, mapped};
 pub(crate) use gpu::round;

@@ -29,21 +29,15 @@ impl State<'_> {
             .any(|list| self.objects.first(proc.space, *list).is_some())
     }
 
-    /// Requeues a subject, or lists a subdevice. A former refusal no longer counts.
+    /// Requeues a subject. A former refusal no longer counts.
     pub(super) fn mark_if_dirty(&mut self, key: ObjectKey) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
         (object.acked.given_up, object.acked.refusal) = (false, None);
-        match object.class {
-            Class::Subdevice => {
-                let gpu = object.gpu;
-                self.list_subdevice(key, gpu);
-            }
-            Class::Channel | Class::ChannelGroup if object.acked.primary => {
-                self.requeue_unless_in_flight(key)
-            }
-            _ => {}
+        let subject = matches!(object.class, Class::Channel | Class::ChannelGroup);
+        if subject && object.acked.primary {
+            self.requeue_unless_in_flight(key);
         }
     }
 
@@ -86,13 +80,6 @@ impl State<'_> {
         }
         if dirty {
             self.enqueue_proc(proc);
-        }
-    }
-
-    fn list_subdevice(&mut self, key: ObjectKey, gpu: Option<GpuId>) {
-        match gpu.filter(|gpu| self.gpus.contains(gpu)) {
-            Some(gpu) => self.objects.enlist(key, gpu.0, List::Subdevices),
-            None => self.objects.unlist(key),
         }
     }
 

@@ -37,9 +37,6 @@ use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
 use crate::state::{Failure, State};
 
-/// Maximum number of other clients' subdevices that are tried.
-const SUBDEVICES_TRIED: usize = 16;
-
 impl State<'_> {
     /// Marks a subject as any event would, so that it is retried after a refusal.
     #[cfg(test)]
@@ -275,12 +272,10 @@ impl State<'_> {
     ) -> Option<Control> {
         let update = Update::Freeze(freeze);
         let space = self.procs.get(&proc)?.space;
-        let Some((client, subdevice)) = self.subdevice_for(key, of) else {
-            // No client has a subdevice through which to send.
+        let Some(mut control) = self.disable_channels(key, of, freeze) else {
             self.record_refusal(key, update, control::NOT_SUPPORTED);
             return None;
         };
-        let mut control = Control::disable_channels(client, subdevice, freeze);
         let (mut at, mut batch_max) = (Some(key), CHANNELS_MAX);
         // A batch is contiguous in the list, so that channels that are sent again keep their place.
         for number in 0..CHANNELS_MAX {
@@ -314,24 +309,27 @@ impl State<'_> {
             })
     }
 
-    /// Returns a client and its subdevice on a channel's GPU: of the channel's own device, or of
-    /// any client.
-    fn subdevice_for(&self, key: ObjectKey, of: &Object) -> Option<(Handle, Handle)> {
-        let is_one = |key: ObjectKey| {
-            let found = self.objects.get(key).filter(|found| {
-                found.class == Class::Subdevice
-                    && found.gpu == of.gpu
-                    && self.objects.is_reachable(key, found)
-            });
-            found.map(|found| (found.client, key.handle))
-        };
-        let own = self.objects.device_of(key).and_then(|device| {
-            let handle = self.objects.get(device)?.subdevice;
-            is_one(ObjectKey::new(device.space, handle))
-        });
-        let any = self.objects.listed(of.gpu?.0, List::Subdevices);
-        let mut tried = any.zip(0..SUBDEVICES_TRIED);
-        own.or_else(|| tried.find_map(|(key, _)| is_one(key)))
+    /// Returns a freeze without channels for a channel's GPU: a control of the subdevice of the
+    /// channel's device, or else of one of the driver's own.
+    fn disable_channels(&self, key: ObjectKey, of: &Object, freeze: bool) -> Option<Control> {
+        Some(match self.subdevice_of(key, of) {
+            Some((client, subdevice)) => Control::disable_channels(client, subdevice, freeze),
+            None => {
+                let gpu = self.gpus.get(&of.gpu?)?.facts.rm_id;
+                Control::disable_channels_of(gpu, freeze)
+            }
+        })
+    }
+
+    /// Returns the client and a subdevice of a channel's device.
+    fn subdevice_of(&self, key: ObjectKey, of: &Object) -> Option<(Handle, Handle)> {
+        let device = self.objects.device_of(key)?;
+        let subdevice = ObjectKey::new(device.space, self.objects.get(device)?.subdevice);
+        let found = self.objects.get(subdevice)?;
+        let is_one = found.class == Class::Subdevice
+            && found.gpu == of.gpu
+            && self.objects.is_reachable(subdevice, found);
+        is_one.then_some((found.client, subdevice.handle))
     }
 
     /// Records the outcome of a control for all subjects that are still in flight; see

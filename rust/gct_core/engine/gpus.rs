@@ -9,7 +9,6 @@ use crate::gpu::{GpuFacts, PciAddress};
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::iface::value::CpuList;
 use crate::limits;
-use crate::objects::List;
 use crate::records::{Gpu, Pool, WorkerCost};
 use crate::state::State;
 use crate::table::count;
@@ -33,11 +32,7 @@ impl State<'_> {
         let dirs = Sat(self.groups.len()) + Sat(self.procs.len()) + Sat(1);
         self.reserve_places(self.groups.len(), dirs.0)?;
 
-        // The head of the list of its subdevices.
-        self.objects.reserve(1)?;
-
         let id = GpuId(self.sequence.next());
-        self.objects.add_list(id.0, List::Subdevices)?;
         let gpu = Gpu {
             facts: *facts,
             features,
@@ -119,7 +114,6 @@ impl State<'_> {
     pub fn gpu_remove(&mut self, rm_id: u32) -> Result<(), Error> {
         let id = self.gpu_by_rm_id(rm_id).ok_or(Error::Gone)?;
         let gpu = self.gpus.remove(&id).ok_or(Error::Gone)?;
-        self.objects.remove_list(id.0, List::Subdevices);
         self.dirs.unwant(DirPath::Gpu(gpu.index), Scope::Gpu(id));
         let (dirs, procs) = (&mut self.dirs, &mut self.procs);
         self.pools.remove_where(

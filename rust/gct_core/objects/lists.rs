@@ -6,18 +6,17 @@
 //! ```text
 //! list   a ring through the links of its objects and of a sentinel; an object is in at most one
 //! ends   the sentinel, an object with a hidden key: previous is the last object, next the first
-//! space  the hidden space of the sentinels: each process has one, and each GPU
+//! space  the hidden space of a process's sentinels
 //! ```
 //!
-//! Each process has the lists [`List::OF_PROC`]. Each GPU has a list of its subdevices. Every step
-//! is O(1).
+//! Each process has the lists [`List::OF_PROC`]. Every step is O(1).
 
 use super::{Object, ObjectKey, Objects};
 use crate::error::Error;
 use crate::ids::FileId;
 use crate::rmapi::{Class, Handle};
 
-/// A list of a process or a GPU.
+/// A list of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     /// Channel groups and channels without a pending control.
@@ -28,8 +27,6 @@ pub(crate) enum List {
     DirtyChannels,
     /// Objects that the control in flight names.
     InFlight,
-    /// Subdevices of a GPU.
-    Subdevices,
 }
 
 impl List {
@@ -48,7 +45,6 @@ impl List {
             Self::DirtyGroups => 2,
             Self::DirtyChannels => 3,
             Self::InFlight => 4,
-            Self::Subdevices => 5,
         }
     }
 

@@ -19,6 +19,7 @@ pub const BYTES_MAX: usize = disable_channels::SIZE;
 /// Status of the resource manager.
 pub type Status = u32;
 
+pub use nv::NV_ERR_INSUFFICIENT_RESOURCES as NO_RESOURCES;
 pub use nv::NV_ERR_INVALID_CLIENT as INVALID_CLIENT;
 pub use nv::NV_ERR_NOT_SUPPORTED as NOT_SUPPORTED;
 /// The handle is still taken, but its object is gone: it was freed with an object that it depends
@@ -69,6 +70,9 @@ pub struct Control {
     pub client: Handle,
     /// The object that it addresses.
     pub object: Handle,
+    /// RM's identifier of a GPU: the sender puts a client of its own and its subdevice there in the
+    /// place of `client` and `object`.
+    pub own_subdevice: Option<u32>,
     /// `NVxxxx_CTRL_CMD_*`.
     pub command: u32,
     bytes: [u8; BYTES_MAX],
@@ -80,6 +84,7 @@ impl Control {
         Self {
             client,
             object,
+            own_subdevice: None,
             command,
             bytes: [0; BYTES_MAX],
             len,
@@ -220,6 +225,14 @@ impl Control {
         );
         control.set_u32(disable_channels::DISABLE, u32::from(disable));
         control
+    }
+
+    /// Returns [`Control::disable_channels`] for a subdevice of the sender's own on a GPU.
+    pub fn disable_channels_of(gpu: u32, disable: bool) -> Self {
+        Self {
+            own_subdevice: Some(gpu),
+            ..Self::disable_channels(0, 0, disable)
+        }
     }
 
     /// Adds a channel to [`Control::disable_channels`]. Returns false if it is full.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Allocates the parts of owned channels in a client of the driver's own, one on each GPU.
+//! Opens clients of the driver's own: one on each GPU for the parts of owned channels, and one for
+//! the time of a control that no tenant's subdevice can take.
 
 use super::view::View;
 use crate::bindings;
 use crate::rm;
 use gct_core::owned;
 use gct_core::owned::kit::{self, Params};
-use gct_core::rmapi::control::{Control, Status};
+use gct_core::rmapi::control::{self, Control, Status};
 use gct_core::rmapi::{nv, Handle};
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
@@ -15,9 +16,11 @@ use kernel::sync::atomic::Atomic;
 /// A client of the resource manager, with a device, a subdevice and a doorbell. It keeps its GPU
 /// initialised.
 pub(super) struct Client {
-    gpu: u32,
-    pub(super) handle: Handle,
     doorbell: View,
+    pub(super) handle: Handle,
+    // Fields are dropped in order: the client goes before its GPU is let go.
+    _base: Base,
+    held: Held,
     /// Number of the next channel's names.
     pub(super) channels: Atomic<u32>,
     /// Number of the next window's name.
@@ -91,10 +94,12 @@ impl Drop for Root {
     }
 }
 
-impl Client {
-    /// Opens a client on a GPU. The caller may call the resource manager.
-    pub(super) fn open(gpu: u32) -> Result<Self, Refused> {
-        let held = Held::new(gpu)?;
+/// A client with a device and a subdevice. It does not keep its GPU initialised.
+struct Base(Root);
+
+impl Base {
+    /// Opens a client on a GPU that is initialised. The caller may call the resource manager.
+    fn open(gpu: u32) -> Result<Self, Refused> {
         let root = Root(alloc(0, [0, 0], nv::NV01_ROOT, Params::client())?.handle());
         let mut instance = Control::instance_of_gpu(root.0, gpu);
         rm::send(&mut instance).map_err(|_| Refused)?;
@@ -102,16 +107,53 @@ impl Client {
         alloc(root.0, [root.0, kit::DEVICE], nv::NV01_DEVICE_0, device)?;
         let below = [kit::DEVICE, kit::SUBDEVICE];
         alloc(root.0, below, nv::NV20_SUBDEVICE_0, Params::subdevice())?;
+        Ok(Self(root))
+    }
+}
+
+/// A subdevice of the driver's own, for the controls of one caller. It is opened when it is needed.
+#[derive(Default)]
+pub(crate) struct Sender(Option<(u32, Base)>);
+
+impl Sender {
+    /// Sends a control, by the driver's own subdevice if it is to. The caller is as for
+    /// [`rm::send`].
+    ///
+    /// # Errors
+    ///
+    /// The status with which the resource manager refuses; [`control::NO_RESOURCES`] if it gives
+    /// the driver no subdevice.
+    pub(crate) fn send(&mut self, control: &mut Control) -> Result<(), Status> {
+        if let Some(gpu) = control.own_subdevice {
+            let Base(root) = self.on(gpu).map_err(|_| control::NO_RESOURCES)?;
+            (control.client, control.object) = (root.0, kit::SUBDEVICE);
+        }
+        rm::send(control)
+    }
+
+    fn on(&mut self, gpu: u32) -> Result<&Base, Refused> {
+        let opened = match self.0.take().filter(|(on, _)| *on == gpu) {
+            Some(opened) => opened,
+            None => (gpu, Base::open(gpu)?),
+        };
+        Ok(&self.0.insert(opened).1)
+    }
+}
+
+impl Client {
+    /// Opens a client on a GPU. The caller may call the resource manager.
+    pub(super) fn open(gpu: u32) -> Result<Self, Refused> {
+        let held = Held::new(gpu)?;
+        let base = Base::open(gpu)?;
+        let handle = base.0 .0;
         let below = [kit::SUBDEVICE, kit::DOORBELL];
-        alloc(root.0, below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
-        let doorbell = View::new(root.0, [kit::SUBDEVICE, kit::DOORBELL], 0, DOORBELL_BYTES)?;
-        let (handle, gpu) = (root.0, held.0);
-        // `Client` frees both when it is dropped.
-        core::mem::forget((root, held));
+        alloc(handle, below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
+        let doorbell = View::new(handle, below, 0, DOORBELL_BYTES)?;
         Ok(Self {
-            gpu,
-            handle,
             doorbell,
+            handle,
+            _base: base,
+            held,
             channels: Atomic::new(0),
             windows: Atomic::new(0),
         })
@@ -119,7 +161,7 @@ impl Client {
 
     /// Returns the resource manager's number of its GPU.
     pub(super) fn id(&self) -> u32 {
-        self.gpu
+        self.held.0
     }
 
     /// Publishes GP_PUT in a channel's USERD and rings the doorbell.
@@ -137,13 +179,6 @@ impl Client {
 
 /// Bytes of the doorbell's mapping.
 const DOORBELL_BYTES: u64 = 0x1_0000;
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        drop(Root(self.handle));
-        drop(Held(self.gpu));
-    }
-}
 
 /// Duplicates an object of `source_client` as `name` of `client`.
 pub(super) fn dup(

@@ -85,7 +85,10 @@ impl World {
                 slice[0] = control.timeslice().get();
             }
             0x2080_110b => {
-                assert_eq!(self.real[&at(client, object)].class, 0x2080);
+                match control.own_subdevice {
+                    Some(gpu) => assert!(self.gpus.contains_key(&u64::from(gpu)), "{gpu}"),
+                    None => assert_eq!(self.real[&at(client, object)].class, 0x2080),
+                }
                 for number in 0..control.channels() {
                     let (freeze, client, channel) = control.channel(number);
                     let key = at(client, channel);
@@ -151,11 +154,11 @@ impl World {
         if ended.is_ok() {
             assert_eq!(self.shown(file, scope), Ok(format!("{text}\n")));
         } else {
-            // Without a subdevice on the GPU no channel can be stopped. The refused control may
-            // have been for another subject, so check this after a refusal, too.
+            // The refused control may have been for another subject, so check this after a
+            // refusal, too.
             let expected = match ended {
-                // Channels of guests cannot be limited either, unless their maker is.
-                Err(Error::Unsupported) => file == File::ComputeFreeze || self.has_guests(),
+                // Channels of guests cannot be limited, unless their maker is.
+                Err(Error::Unsupported) => self.has_guests(),
                 Err(Error::Refused) => refused,
                 _ => false,
             };
@@ -280,11 +283,7 @@ impl World {
             };
             let reached = !self.is_being_freed(key);
             let limits = self.store.state().effective(procs[&key.0], gpu);
-            let names_it = |other: &Real| other.class == 0x2080 && other.gpu == real.gpu;
-            let reachable = |key: &RealKey| !self.is_being_freed(*key);
-            let subdevices = self.real.iter().filter(|(_, other)| names_it(other));
-            let told = subdevices.map(|(key, _)| key).any(reachable);
-            let is_told = reached && told && real.class == 0xc86f;
+            let is_told = reached && real.class == 0xc86f;
             if is_told && !(limits.freeze && self.stops_others(key)) {
                 let frozen = self.enforced.frozen.contains(&key);
                 assert_eq!(frozen, limits.freeze, "{key:?}");

@@ -136,6 +136,8 @@ fn memory_that_outgrows_the_limit_is_found() {
 #[test]
 fn a_charge_stays_while_tables_grow() {
     let (mut world, file, group) = limited("max", "8192");
+    // The last object for which there is room.
+    world.alloc(file, DEVICE, MEMORY + 2, 0x2080, None);
     let call = memory(MEMORY + 1);
     let ticket = world.try_charge(file, 4096).unwrap();
     let mut grown = 0;

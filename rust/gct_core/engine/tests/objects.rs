@@ -40,8 +40,7 @@ fn closing_the_file_frees_everything() {
         (state.pools.len(), state.procs.len(), state.files.len()),
         (0, 0, 0)
     );
-    // The list of the GPU's subdevices is left.
-    assert_eq!(state.objects.iter().count(), 1);
+    assert_eq!(state.objects.iter().count(), 0);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 //! Tests that owners pause under `compute.max` while they have channels with their tenant's ring.
 
+mod subdevice;
+
 use super::*;
 use crate::engine::{Flush, Next, Pausing};
 use crate::objects::ObjectKey;

@@ -524,12 +524,13 @@ fn decode(ioctl: &Ioctl) -> Call {
     rmapi::decode(ioctl.escape, &ioctl.bytes).unwrap().unwrap()
 }
 
-/// Returns the objects that a control names, except for the subdevice, whose free does not wait.
+/// Returns the tenants' objects that a control names.
 fn named(control: &Control) -> Vec<Name> {
     let channels = (0..control.channels_named()).map(|at| {
         let (_, client, channel) = control.channel(at);
         (client, channel)
     });
-    let group = (control.command >> 16 == 0xa06c).then_some((control.client, control.object));
-    channels.chain(group).collect()
+    let own = control.own_subdevice.is_some();
+    let addressed = (!own).then_some((control.client, control.object));
+    channels.chain(addressed).collect()
 }

@@ -189,6 +189,11 @@ impl Rm {
         control: &mut Control,
         chance: &mut Chance,
     ) -> Result<(), Status> {
+        if control.own_subdevice.is_some() {
+            let fails = self.fails && chance.one_in(24);
+            self.failed += u32::from(fails);
+            return self.disable(control, fails, chance);
+        }
         let name = (control.client, control.object);
         if self.husks.contains_key(&name) {
             return Err(LOST);

@@ -2,7 +2,7 @@
 
 //! Tests that frozen channels stop, and that they continue when they are thawed.
 
-use crate::gpus::{me, session, ENGINE};
+use crate::gpus::{free_subdevice, me, session, ENGINE};
 use crate::limits::{set, FREEZE};
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
         "limit_freeze_leaves_what_the_tenant_stopped",
         stopped_by_tenant,
     ),
+    ("limit_freeze_without_a_subdevice", without_subdevice),
     ("limit_freeze_of_200_channels", frozen_200),
     ("limit_freeze_of_a_named_group", frozen_members),
     ("limit_freeze_ends_with_a_killed_process", frozen_and_killed),
@@ -165,6 +166,22 @@ fn stopped_by_tenant() -> Outcome {
     session.schedule(group, true)?;
     queue.ring();
     eventually("scheduled", &7, || Ok(queue.payload(0)))
+}
+
+/// Checks a tenant that has no subdevice, when nobody has one on the GPU.
+fn without_subdevice() -> Outcome {
+    let session = session(0)?;
+    let mut queue = queue(&session)?;
+    free_subdevice(&session)?;
+    set(&me(), FREEZE, "1")?;
+    queue.submit_release(0, 7);
+    // The clock has a subdevice, so it starts after the freeze.
+    let mut clock = clock()?;
+    clock.next()?;
+    same("frozen", queue.payload(0), 0)?;
+    set(&me(), FREEZE, "0")?;
+    queue.ring();
+    eventually("thawed", &7, || Ok(queue.payload(0)))
 }
 
 /// Checks channels that need several controls, since a control names 64 channels at most.

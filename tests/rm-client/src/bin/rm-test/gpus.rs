@@ -34,6 +34,12 @@ pub(crate) fn session_of(client: &Client, minor: u32) -> Result<Session, Stop> {
     Session::new(gpu).during("session")
 }
 
+/// Frees the subdevice of a session, so that its tenant has none.
+pub(crate) fn free_subdevice(session: &Session) -> Outcome {
+    let gpu = session.gpu();
+    Ok(gpu.client().free(gpu.subdevice())?)
+}
+
 /// Returns this process's name in the tree.
 pub(crate) fn me() -> String {
     process::id().to_string()
@@ -89,7 +95,8 @@ fn opened_backwards() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// Initialises every GPU and keeps it initialised. An open GPU alone has no directory.
+/// Initialises every GPU and keeps it initialised, without a subdevice. An open GPU alone has no
+/// directory.
 fn kept_open() -> Outcome {
     static KEPT: OnceLock<Vec<Gpu>> = OnceLock::new();
     let client = Client::open()?;
@@ -101,6 +108,7 @@ fn kept_open() -> Outcome {
         let digits = shown.trim().trim_start_matches("GPU-").replace('-', "");
         let uuid = gpu.uuid()?.map(|byte| format!("{byte:02x}"));
         same("UUID", digits, uuid.concat())?;
+        client.free(gpu.subdevice())?;
         kept.push(gpu);
     }
     let count = kept.len();

@@ -3,7 +3,7 @@
 //! Tests channels that were there before a limit: under `compute.max` their owner pauses, which
 //! takes them off the GPU for part of the time.
 
-use crate::gpus::{me, session, ENGINE};
+use crate::gpus::{free_subdevice, me, session, ENGINE};
 use crate::limits::{set, FREEZE};
 use crate::owned::{count, no_worker};
 use crate::owned_time::{launches, Tenant, MILLISECOND, PROGRAM_OF_ONE};
@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("paused_channel_from_before_has_its_share", share),
     ("paused_until_the_limit_goes", lifted),
     ("paused_hostile_enables_its_channel", enabled),
+    ("paused_hostile_has_no_subdevice", without_subdevice),
     ("paused_members_of_a_group", members),
     ("paused_crowd_runs_in_turn", crowd),
     ("paused_launches_are_exact", exact),
@@ -220,6 +221,19 @@ fn enabled() -> Outcome {
     same("refused", refused > 0, true)?;
     set(&me(), MAX, "max")?;
     session.disable(channel, false)?;
+    worker.release(nothing)
+}
+
+/// A tenant without a subdevice has its share and no more.
+fn without_subdevice() -> Outcome {
+    let session = session(0)?;
+    let mut worker = Worker::new(queue(&session)?);
+    worker.release(nothing)?;
+    free_subdevice(&session)?;
+    set(&me(), MAX, LIMIT)?;
+    worker.is_limited(nothing)?;
+    set(&me(), MAX, "max")?;
+    quiet()?;
     worker.release(nothing)
 }
 
