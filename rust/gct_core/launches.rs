@@ -32,6 +32,9 @@ pub struct Launches {
     /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
     /// them.
     pub narrowed: u64,
+    /// Launches and atoms that had more TPCs than a goal of others leaves, because their blocks may
+    /// wait for each other.
+    pub spared: u64,
     /// Times that the work in flight of a channel stalled while a limit was in force.
     pub stalled: u64,
     /// Launches that could not be split or moved, and segments that could not be replaced, for lack
@@ -51,6 +54,7 @@ impl Launches {
         split: 0,
         atoms: 0,
         narrowed: 0,
+        spared: 0,
         stalled: 0,
         crowded: 0,
         refused: 0,
@@ -74,6 +78,7 @@ impl Launches {
             split: counters.split,
             atoms: counters.atoms,
             narrowed: counters.narrowed,
+            spared: counters.spared,
             stalled: counters.stalled,
             crowded: counters.crowded,
             refused: counters.refused,
@@ -112,6 +117,7 @@ impl Launches {
             split: with(self.split, other.split),
             atoms: with(self.atoms, other.atoms),
             narrowed: with(self.narrowed, other.narrowed),
+            spared: with(self.spared, other.spared),
             stalled: with(self.stalled, other.stalled),
             crowded: with(self.crowded, other.crowded),
             refused: with(self.refused, other.refused),

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::iface::value::{Bandwidth, Value};
 use crate::iface::File;
 use crate::mask::TpcMask;
+use crate::policy::slo::press::kept;
 use crate::policy::tpc::Rank;
 use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
@@ -52,6 +53,9 @@ pub struct Settings {
     /// Whether the owner is best effort only for the goal of another
     /// ([`press`](crate::policy::slo::press)). No file sets it.
     pub pressed: bool,
+    /// Quarters of its TPCs that goals of others take ([`kept`](crate::policy::slo::press::kept)).
+    /// No file sets it.
+    pub taken: u8,
 }
 
 impl Settings {
@@ -75,6 +79,7 @@ impl Settings {
         slip_power: Percent(0),
         slo_p99: None,
         pressed: false,
+        taken: 0,
     };
 
     /// Returns the value of a file; `None` if the file is no setting.
@@ -154,6 +159,11 @@ impl Settings {
         }
     }
 
+    /// Returns the TPCs of a GPU that its launches may use, but those that need more of the mask.
+    pub fn allowed(&self, topology: &Topology) -> TpcMask {
+        kept(&self.tpc_mask.unwrap_or(*topology.existing()), self.taken)
+    }
+
     /// Returns the settings with the mask reduced to the GPU's TPCs. A mask without any of them was
     /// written before the TPCs were known.
     #[must_use]
@@ -210,6 +220,7 @@ impl Settings {
             slip_power: self.slip_power.min(group.slip_power),
             slo_p99: least(self.slo_p99, group.slo_p99),
             pressed: self.pressed || group.pressed,
+            taken: self.taken.max(group.taken),
         }
     }
 }

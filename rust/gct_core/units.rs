@@ -256,6 +256,8 @@ impl Priority {
     pub const DEFAULT: Self = Self(8);
     /// The last priority.
     pub const LAST: Self = Self(15);
+    /// The first.
+    pub const FIRST: Self = Self(0);
 }
 
 /// Returns `a / b`, rounded up; the largest number for a `b` of 0.

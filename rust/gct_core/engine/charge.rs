@@ -239,7 +239,7 @@ impl State<'_> {
         Standing {
             own: self.reserved(self.owner_of(proc), gpu).or(&alone),
             alone,
-            allowed: settings.tpc_mask.unwrap_or(*topology.existing()),
+            allowed: settings.allowed(&topology),
             // An owner always lends. `tpc.steal` of the borrower decides whether it borrows.
             lends: true,
             rank: settings.rank(),

@@ -343,6 +343,7 @@ fn show_goal(goal: &Verdict, out: &mut dyn Write) -> fmt::Result {
 fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
     if features.has(Feature::TpcMask) {
         show::stat_line("narrowed", pool.launches.narrowed, out)?;
+        show::stat_line("spared", pool.launches.spared, out)?;
         show::stat_line("stalled", pool.launches.stalled, out)?;
     }
     if features.has(Feature::ChannelStrict) {

@@ -71,7 +71,7 @@ impl State<'_> {
         };
         let topology = &gpu.facts.topology;
         let masks = topology.is_known() && gpu.features.has(Feature::TpcMask);
-        press(&settings, level, masks.then_some(topology.existing()))
+        press(&settings, level, masks)
     }
 
     /// Returns how hard the goals of others press an owner on a GPU.

@@ -252,6 +252,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeEvents,
+        "spared",
+        Some(Feature::TpcMask),
+        "Launches and atoms that had more TPCs than `slo.p99` of another leaves, because their blocks may wait for each other.",
+    ),
+    key(
+        File::ComputeEvents,
         "stalled",
         Some(Feature::TpcMask),
         "Times that nothing of a channel ended for 5 s, nor for four times the predicted time, while a limit was in force.",

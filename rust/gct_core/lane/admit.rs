@@ -10,6 +10,7 @@ use super::work::{Next, Round, Stream};
 use crate::gpu_time::Hold;
 use crate::policy::pace::{self, Admission, InFlight};
 use crate::policy::tpc;
+use crate::submit::stats::add;
 use crate::units::Ns;
 
 impl<S: Storage, P: Peers> Governor<S, P> {
@@ -22,6 +23,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         now: Ns,
     ) -> Admission {
         let (in_flight, over) = (queue.totals(), queue.is_over(now));
+        let resident = match next {
+            Next::Whole { seal, .. } => seal.as_ref().map_or(0, |seal| seal.resident),
+            Next::Atoms(atoms) => atoms.resident,
+        };
         let (admission, holds) = match next {
             Next::Whole {
                 submission, seal, ..
@@ -65,7 +70,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let Some(time) = holds else {
             return admission;
         };
-        if !self.may_run_for(time, now) {
+        if !self.may_run_for(time, resident, now) {
             return Admission::Held;
         }
         if self.drains(in_flight, stream, next, now) {
@@ -107,6 +112,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         next: &mut Next<W::View>,
         round: &mut Round<'_, S, W>,
     ) -> (u64, Option<Submission<W::View>>, bool) {
+        // A segment without a launch was not asked about its TPCs.
+        let spared = self.spares && !matches!(next, Next::Whole { seal: None, .. });
+        add(&mut self.counters.spared, u64::from(spared));
         match next {
             Next::Whole {
                 entry,

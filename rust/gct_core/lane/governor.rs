@@ -13,6 +13,7 @@ use crate::policy::patience;
 use crate::policy::predict::{self, Kernel, Predictor};
 use crate::policy::share::{Rival, Sign};
 use crate::policy::slo::allowance::Allowance;
+use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
 use crate::policy::tpc::{self, Neighbour, Rank, Tenant};
 use crate::submit::graph::Node;
@@ -86,11 +87,20 @@ pub struct Governor<S: Storage, P> {
     pub(super) peers: Option<P>,
     /// The GPU's TPCs.
     gpu: Topology,
-    /// The TPCs that the limits allow.
+    /// The TPCs that the tenant's mask allows, and those of them that goals of others leave.
+    written: TpcMask,
     allowed: TpcMask,
     /// TPCs granted to the next release, and the same set as a QMD mask.
     granted: TpcMask,
     pub(super) mask: Option<DisabledTpcs>,
+    /// Whether these are more than the policy allows, for a launch whose blocks may wait for each
+    /// other; and how many TPCs such a launch gets at last.
+    pub(super) spares: bool,
+    dependable: u32,
+    /// The most TPCs that hold a known node of a graph at once ([`occupancy::resident`]).
+    ///
+    /// [`occupancy::resident`]: crate::submit::occupancy::resident
+    pub(super) nodes_resident: u32,
     /// Whether a neighbour of an earlier rank is there, and whether the GPU switches contexts.
     yields: bool,
     pub(super) by_turns: bool,
@@ -133,9 +143,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             limits,
             peers: None,
             gpu: Topology::UNKNOWN,
+            written: TpcMask::EMPTY,
             allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
             mask: None,
+            spares: false,
+            dependable: 0,
+            nodes_resident: 0,
             yields: false,
             by_turns: false,
             kernels,
@@ -169,7 +183,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         &self.limits
     }
 
-    /// Returns the TPCs that the limits allow.
+    /// Returns the TPCs that the limits and goals of others allow.
     pub fn allowed(&self) -> TpcMask {
         self.allowed
     }
@@ -221,7 +235,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Uses the mask of the limits, regardless of the neighbours.
     fn use_own_mask(&mut self) {
-        self.allowed = self.limits.allowed(&self.gpu);
+        self.written = self.limits.allowed(&self.gpu);
+        self.allowed = press::kept(&self.written, self.limits.taken);
+        self.spares = false;
+        self.dependable = self.allowed.count();
         self.use_mask(self.allowed);
     }
 
@@ -323,11 +340,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if self.limits.frozen {
             self.shares.hold(Hold::Freeze);
         }
-        !self.limits.frozen && self.may_run_for(Ns(0), now)
+        !self.limits.frozen && self.may_run_for(Ns(0), 0, now)
     }
 
-    /// Returns whether work of duration `time` may run now, and decides on which TPCs.
-    pub(super) fn may_run_for(&mut self, time: Ns, now: Ns) -> bool {
+    /// Returns whether work of duration `time` may run now, and decides on which TPCs. `resident`
+    /// TPCs hold all blocks of its launches at once; 0 if that does not matter.
+    pub(super) fn may_run_for(&mut self, time: Ns, resident: u32, now: Ns) -> bool {
         let rank = self.rank(now);
         let Some(peers) = &mut self.peers else {
             return true;
@@ -343,14 +361,35 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.yields = tpc::yields(tenant.rank, around.neighbours);
         self.by_turns = tenant.by_turns;
         let granted = tpc::grant(&tenant, time, around.neighbours);
-        if granted.is_empty() {
+        let (mut chosen, mut dependable) = (granted, granted.count());
+        let pressed = self.limits.pressed;
+        if pressed || self.written != self.allowed {
+            let written = Tenant {
+                allowed: self.written,
+                ..tenant
+            };
+            let others = around.neighbours;
+            chosen = tpc::fit(&written, granted, resident, pressed, time, others);
+            dependable = tpc::dependable(&written, Rank::FIRST, others);
+        }
+        self.dependable = dependable;
+        self.spares = chosen != granted;
+        self.shares.short |= chosen.is_empty() && !granted.is_empty();
+        if chosen.is_empty() {
             self.shares.hold(Hold::Tpcs);
             return false;
         }
-        if granted != self.granted {
-            self.use_mask(granted);
+        if chosen != self.granted {
+            self.use_mask(chosen);
         }
         true
+    }
+
+    /// Returns how many TPCs a launch has at last that `resident` TPCs hold at once, and for which
+    /// the present ones may be too few.
+    pub(super) fn tpcs_for(&self, resident: u32) -> u64 {
+        let more = Some(resident).filter(|resident| *resident <= self.dependable);
+        self.tpcs().max(u64::from(more.unwrap_or(0)))
     }
 
     /// Returns the TPCs granted to the next release.

@@ -29,6 +29,8 @@ pub struct LaunchLimits {
     pub rank: Rank,
     /// Whether it is best effort only for a service's goal, so for a part of the time.
     pub pressed: bool,
+    /// Quarters of its TPCs that goals of others take.
+    pub taken: u8,
     /// The limits on its time.
     pub share: Share,
 }
@@ -47,6 +49,7 @@ impl LaunchLimits {
             priority: Settings::DEFAULT.priority_in_force(),
         },
         pressed: false,
+        taken: 0,
         share: Share::NONE,
     };
 
@@ -62,12 +65,13 @@ impl LaunchLimits {
             steal: settings.tpc_steal,
             rank: settings.rank(),
             pressed: settings.pressed,
+            taken: settings.taken,
             share,
         }
     }
 
-    /// Returns the TPCs of a GPU that launches may use. At least one of them exists, because a
-    /// launch without any would never start.
+    /// Returns the TPCs of a GPU that the tenant's mask allows. At least one of them exists, because
+    /// a launch without any would never start.
     pub fn allowed(&self, gpu: &Topology) -> TpcMask {
         let all = match gpu.is_known() {
             true => *gpu.existing(),

@@ -103,6 +103,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Forgets all QMDs, because a segment that was not read may have stored any.
     pub(super) fn forget_graphs(&mut self) {
         if core::mem::take(&mut self.knows_nodes) {
+            self.nodes_resident = 0;
             Memory::new(&mut self.nodes, &mut self.replays).forget(0, u64::MAX);
         }
     }
@@ -178,6 +179,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 rewrite::in_place(words, one, &[order], &mut self.counters);
             }
         }
+    }
+
+    /// Returns how many TPCs hold all blocks of each launch at once; 0 if no number does.
+    pub(super) fn resident(&self, found: &[QmdCall], words: &[u32]) -> u32 {
+        let most = self.gpu().existing().count();
+        let of = |call: &QmdCall| {
+            let qmd = call.qmd(words).zip(call.version);
+            qmd.map_or(0, |(qmd, version)| occupancy::resident(qmd, version, most))
+        };
+        found.iter().map(of).max().unwrap_or(0)
     }
 
     /// Returns whether a launch may never end on its granted TPCs although it would on all.

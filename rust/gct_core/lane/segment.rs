@@ -94,8 +94,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if !(self.acts() || self.tracks_ends() || graphs.replayed) {
             return as_it_is();
         }
+        let resident = match self.acts_on_masks() {
+            true => self.resident(found, words_of(round.work, &segment)),
+            false => 0,
+        };
+        if graphs.stored {
+            self.nodes_resident = self.nodes_resident.max(resident);
+        }
         let seal = Seal {
             segment,
+            resident,
             found: scan.found,
             read: round.work.reads,
             round: round.work.rounds,
@@ -163,6 +171,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             base,
             submission: end.or(release).map(opaque_submission),
             seal: Some(Seal {
+                resident: seal.resident.max(self.nodes_resident),
                 release,
                 ends,
                 ..seal
@@ -262,7 +271,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Option<Atoms<W::View>> {
         let (submission, segment) = (&last.submission, seal.segment);
-        let split = self.pace(&last.launch, submission, round.copies.is_some());
+        let tpcs = self.tpcs_for(seal.resident);
+        let split = self.pace(&last.launch, submission, tpcs, round.copies.is_some());
         if split.atoms <= 1 || (stream.fetch.base() != 0 && round.copies.is_none()) {
             return None;
         }
@@ -292,6 +302,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             split,
             segment,
             launch: *submission,
+            resident: seal.resident,
             rest: rest.and_then(|rest| fence_at(round.memory, rest.va, rest.payload)),
             number: self.splits,
         };
@@ -316,12 +327,19 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         atoms
     }
 
-    /// Returns how the limits split a launch. Where its last atom waits for the others
-    /// (`last_waits`), a launch of one wave stays whole: its blocks may wait for each other.
-    fn pace<V>(&self, launch: &Launch, submission: &Submission<V>, last_waits: bool) -> Split {
+    /// Returns how the limits split a launch that will have `tpcs` TPCs. Where its last atom waits
+    /// for the others (`last_waits`), a launch of one wave stays whole: its blocks may wait for each
+    /// other.
+    fn pace<V>(
+        &self,
+        launch: &Launch,
+        submission: &Submission<V>,
+        tpcs: u64,
+        last_waits: bool,
+    ) -> Split {
         let work = Work {
             blocks: Blocks(submission.blocks),
-            wave: Blocks(occupancy::wave(launch, submission.tpcs)),
+            wave: Blocks(occupancy::wave(launch, tpcs)),
             predicted: self.predict(&submission.kernel, submission.tpcs),
         };
         match self.target() {

@@ -39,6 +39,8 @@ pub(super) struct Shares {
     /// The lanes visited in this round.
     visited: Visited,
     holds: Holds,
+    /// Whether a piece is held back that the granted TPCs are too few for, although others may run.
+    pub(super) short: bool,
     pub(super) time: GpuTime,
     /// Launches and atoms in flight, and entries that are held back, at the end of the last round.
     pub(super) pending: u64,
@@ -151,7 +153,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let time = now - since;
         shares.since = now;
         shares.time.wait(time, shares.holds);
-        if self.limits.pressed && shares.holds.has(Hold::Tpcs) && !shares.runs {
+        let short = core::mem::take(&mut shares.short);
+        let held = short || (shares.holds.has(Hold::Tpcs) && !shares.runs);
+        if self.limits.pressed && held {
             allowance.wait(time, now);
         }
         shares.holds = Holds::default();
@@ -271,5 +275,77 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 spent: shares.owner.spent(shares.rest(shares.since)),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::governor::Surroundings;
+    use crate::lane::limits::LaunchLimits;
+    use crate::lane::testing::Heap;
+    use crate::mask::TpcMask;
+    use crate::policy::slo::allowance::{PERIOD, WAIT_MAX};
+    use crate::policy::tpc::{Neighbour, Rank};
+    use crate::topology::Topology;
+    use crate::units::Priority;
+    use std::vec;
+
+    /// A neighbour with work on half of the TPCs.
+    struct Service([Neighbour; 1]);
+
+    impl Peers for Service {
+        fn refresh(&mut self, _: &mut LaunchLimits) -> Option<Topology> {
+            None
+        }
+
+        fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
+            Surroundings {
+                own: TpcMask::EMPTY,
+                neighbours: &self.0,
+                by_turns: false,
+            }
+        }
+
+        fn set_busy(&mut self, _: bool, _: Ns) {}
+    }
+
+    /// Checks that a launch that needs all TPCs gets them within a period, also while other lanes
+    /// of its tenant keep the rest at work.
+    #[test]
+    fn a_lane_that_needs_more_tpcs_is_not_starved_by_another_lane() {
+        let rank = Rank {
+            best_effort: false,
+            priority: Priority::DEFAULT,
+        };
+        let service = Neighbour {
+            allowed: TpcMask::first(4),
+            rank,
+            busy: true,
+            ..Neighbour::NONE
+        };
+        let limits = LaunchLimits {
+            pressed: true,
+            rank: Rank {
+                best_effort: true,
+                ..rank
+            },
+            ..LaunchLimits::NONE
+        };
+        let mut governor: Governor<Heap, Service> = Governor::new(limits, vec![], vec![]);
+        governor.set_gpu(Topology::together(TpcMask::first(8)));
+        governor.set_peers(Some(Service([service])));
+        let start = PERIOD * 7;
+        let mut ran = [0; 2];
+        for step in 0..100 {
+            let now = start + PERIOD / 100 * step;
+            governor.begin(now);
+            ran[0] += u64::from(governor.may_run_for(Ns(1), 4, now));
+            ran[1] += u64::from(governor.may_run_for(Ns(1), 8, now));
+            // What the first lane has released is in flight.
+            governor.shares.runs = true;
+        }
+        let (steps, waits) = (100, WAIT_MAX / (PERIOD / 100));
+        assert_eq!(ran, [steps, steps - waits]);
     }
 }

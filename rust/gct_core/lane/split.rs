@@ -96,6 +96,8 @@ pub struct Atoms<V> {
     ended: u32,
     done: DoneWords,
     launch: Submission<V>,
+    /// The TPCs that hold all of its blocks at once; 0 if no number does.
+    pub resident: u32,
     /// The submission that each atom is.
     pub submission: Submission<V>,
     /// The pace at which atoms are released.
@@ -116,6 +118,8 @@ pub struct Splitting<'a, V> {
     pub segment: Segment,
     /// The whole launch. Its fence is the launch's own release.
     pub launch: Submission<V>,
+    /// The TPCs that hold all of its blocks at once; 0 if no number does.
+    pub resident: u32,
     /// The segment's last release, if it can be observed.
     pub rest: Option<Fence<V>>,
     /// A number that the done words of a frame did not hold before.
@@ -201,6 +205,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
                 ended: 0,
                 done,
                 launch: self.launch,
+                resident: self.resident,
                 submission: Submission {
                     blocks: self.launch.blocks.checked_div(part).unwrap_or(0),
                     predicted: self.launch.predicted / part,

@@ -156,6 +156,8 @@ pub struct Seal<V> {
     pub(super) since: Ns,
     /// The time for which its launch may hold its TPCs.
     pub(super) holds: Ns,
+    /// The TPCs that hold all blocks of each of its launches at once; 0 if no number does.
+    pub(super) resident: u32,
     /// Whether all launches must be bound.
     pub(super) strict: bool,
     /// Whether it stores nodes of a CUDA graph.

@@ -60,6 +60,12 @@ pub struct Rank {
 }
 
 impl Rank {
+    /// The first rank.
+    pub const FIRST: Self = Self {
+        best_effort: false,
+        priority: Priority::FIRST,
+    };
+
     /// The last rank.
     pub const LAST: Self = Self {
         best_effort: true,
@@ -163,6 +169,45 @@ pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
         }
     }
     granted.or(&own)
+}
+
+/// Returns the TPCs for a piece that the policy has `granted` fewer than the mask of `written`
+/// allows. `resident` TPCs hold all blocks of its launches at once; 0 if that does not matter.
+///
+/// Such blocks may wait for each other, and their program counts on the TPCs that were written. So
+/// the piece gets those where the granted ones are too few. An owner that yields only for the goal
+/// of another (`pressed`) waits rather than be narrowed, but only for TPCs that its
+/// [`allowance`](super::slo::allowance) will give it.
+pub fn fit(
+    written: &Tenant,
+    granted: TpcMask,
+    resident: u32,
+    pressed: bool,
+    time: Ns,
+    neighbours: &[Neighbour],
+) -> TpcMask {
+    if resident <= granted.count() {
+        return granted;
+    }
+    let wide = grant(written, time, neighbours);
+    let allowance = Rank {
+        best_effort: false,
+        ..written.rank
+    };
+    match resident <= wide.count() {
+        true => wide,
+        false if pressed && resident <= dependable(written, allowance, neighbours) => {
+            TpcMask::EMPTY
+        }
+        false => granted,
+    }
+}
+
+/// Returns how many TPCs a tenant may use at the place `rank` of the order, for work of any
+/// duration.
+pub fn dependable(tenant: &Tenant, rank: Rank, neighbours: &[Neighbour]) -> u32 {
+    let tenant = Tenant { rank, ..*tenant };
+    grant(&tenant, Ns::MAX, neighbours).count()
 }
 
 /// Returns whether a tenant yields to a neighbour: one of an earlier rank is there, with work or

@@ -72,7 +72,7 @@ impl Needs {
             Kind::Cooperative => {
                 let grid = volume(L::GRID, qmd);
                 let blocks = grid * L::GANG.map_or(Sat(1), |fields| volume(fields, qmd));
-                let each = Sat(footprint::<L>(qmd).per_sm()) * Sat(SMS_PER_TPC);
+                let each = Sat(Footprint::of::<L>(qmd).per_sm()) * Sat(SMS_PER_TPC);
                 match each.0 {
                     0 => Self::All,
                     each => Self::AtOnce(blocks.0.div_ceil(each)),
@@ -101,22 +101,22 @@ pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
     // The SM that holds most must hold the quotient, rounded up. Without an SM only no block fits.
     match u64::from(tpcs) * SMS_PER_TPC {
         0 => blocks == 0,
-        sms => footprint::<L>(qmd).fits(Blocks(blocks).pieces_of(Blocks(sms))),
-    }
-}
-
-/// Reads what one block of a launch occupies.
-#[inline]
-fn footprint<L: Layout>(qmd: &[u32]) -> Footprint {
-    Footprint {
-        version: L::VERSION,
-        threads: volume(L::BLOCK, qmd),
-        registers: L::REGISTERS.get(qmd),
-        shared_memory_bytes: L::SHARED_MEMORY.get(qmd) << L::SHARED_MEMORY_SHIFT,
+        sms => Footprint::of::<L>(qmd).fits(Blocks(blocks).pieces_of(Blocks(sms))),
     }
 }
 
 impl Footprint {
+    /// Reads what one block of a launch occupies.
+    #[inline]
+    fn of<L: Layout>(qmd: &[u32]) -> Self {
+        Self {
+            version: L::VERSION,
+            threads: volume(L::BLOCK, qmd),
+            registers: L::REGISTERS.get(qmd),
+            shared_memory_bytes: L::SHARED_MEMORY.get(qmd) << L::SHARED_MEMORY_SHIFT,
+        }
+    }
+
     /// Returns the limits of one SM.
     #[inline]
     fn limits(&self) -> SmLimits {
@@ -187,6 +187,24 @@ pub fn is_narrowed(qmd: &[u32], version: Version, granted: u16, whole: u16) -> b
             _ => Sat(0),
         };
         !holds::<L>(qmd, blocks.0, granted) && holds::<L>(qmd, blocks.0, whole)
+    })
+}
+
+/// Returns how many TPCs hold all blocks of the launch that `qmd` describes at once; 0 if `most` do
+/// not. The blocks of such a launch may wait for each other.
+pub fn resident(qmd: &[u32], version: Version, most: u32) -> u32 {
+    with_layout!(version, L => {
+        let each = match launch::kind::<L>(qmd) {
+            Kind::Grid => Sat(1),
+            Kind::Cluster => L::CLUSTER.map_or(Sat(1), |fields| volume(fields, qmd)),
+            Kind::Cooperative => L::GANG.map_or(Sat(1), |fields| volume(fields, qmd)),
+            _ => return 0,
+        };
+        let blocks = volume(L::GRID, qmd) * each;
+        let per_tpc = Sat(Footprint::of::<L>(qmd).per_sm()) * Sat(SMS_PER_TPC);
+        let tpcs = Blocks(blocks.0).pieces_of(Blocks(per_tpc.0.max(1)));
+        let tpcs = u32::try_from(tpcs).ok();
+        tpcs.filter(|tpcs| *tpcs <= most).unwrap_or(0)
     })
 }
 

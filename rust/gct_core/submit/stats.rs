@@ -135,6 +135,9 @@ pub struct Counters {
     /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
     /// them ([`is_narrowed`](super::occupancy::is_narrowed)), where the caller counts them.
     pub narrowed: u64,
+    /// Pieces with such launches that had more TPCs than a goal of others leaves, where the caller
+    /// counts them ([`fit`](crate::policy::tpc::fit)).
+    pub spared: u64,
     /// Stalls of work in flight ([`is_stalled`](crate::policy::patience::is_stalled)), where the
     /// caller looks for them.
     pub stalled: u64,
@@ -167,6 +170,7 @@ impl Counters {
             atoms: 0,
             replays: 0,
             narrowed: 0,
+            spared: 0,
             stalled: 0,
             crowded: 0,
             refused: 0,

@@ -70,6 +70,7 @@ pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
     limits.steal = new.steal;
     limits.share = new.share;
     limits.pressed = new.pressed;
+    limits.taken = new.taken;
     limits.rank = Rank {
         best_effort: new.quota == Some(0),
         priority: Priority(new.priority),

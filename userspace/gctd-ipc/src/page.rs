@@ -53,6 +53,8 @@ pub struct ProcessCounters {
     pub atoms: Counter,
     /// Launches that the whole GPU could hold at once, and the granted TPCs cannot.
     pub narrowed: Counter,
+    /// Launches and atoms that had more TPCs than a goal of others leaves.
+    pub spared: Counter,
     /// Stalls of work in flight.
     pub stalled: Counter,
     /// Launches and segments that stayed as they were for lack of room.
@@ -187,6 +189,7 @@ impl Page {
         set(&self.counters.split, shown.split);
         set(&self.counters.atoms, shown.atoms);
         set(&self.counters.narrowed, shown.narrowed);
+        set(&self.counters.spared, shown.spared);
         set(&self.counters.stalled, shown.stalled);
         set(&self.counters.crowded, shown.crowded);
         for (counter, count) in self.counters.kept.iter().zip(shown.passed) {
@@ -280,6 +283,7 @@ impl Page {
             split: get(&self.counters.split),
             atoms: get(&self.counters.atoms),
             narrowed: get(&self.counters.narrowed),
+            spared: get(&self.counters.spared),
             stalled: get(&self.counters.stalled),
             crowded: get(&self.counters.crowded),
             ..Launches::ZERO

@@ -453,7 +453,10 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
         assert!(parse::stat_line(line.as_bytes()).is_ok(), "{line}");
     }
     let events = world.read(File::ComputeEvents, pool).unwrap();
-    assert!(events.contains("narrowed 10\nstalled 2\n"), "{events}");
+    assert!(
+        events.contains("narrowed 10\nspared 0\nstalled 2\n"),
+        "{events}"
+    );
     world.store.state().file_close(file);
     let later = world.read(File::ComputeStat, pool).unwrap();
     assert!(

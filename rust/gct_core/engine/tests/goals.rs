@@ -26,11 +26,15 @@ fn tenant(world: &mut World, number: u32, limits: &[(File, &str)]) -> (ProcKey, 
     (proc, scope)
 }
 
+fn gpu_tpcs() -> Topology {
+    Topology::together(TpcMask::first(8))
+}
+
 /// Returns a world with eight TPCs.
 fn world() -> (World, GpuId) {
     let mut world = World::new(FeatureSet::all());
     let mut state = world.store.state();
-    state.gpu_has_tpcs(1, Topology::together(TpcMask::first(8)), FeatureSet::NONE);
+    state.gpu_has_tpcs(1, gpu_tpcs(), FeatureSet::NONE);
     let gpu = state.gpu_of_minor(facts(1, 1).minor).unwrap();
     (world, gpu)
 }
@@ -52,8 +56,8 @@ fn press(world: &mut World, scope: Scope, level: u8) -> bool {
     state.press()
 }
 
-fn mask(text: &str) -> Option<TpcMask> {
-    TpcMask::parse(text.as_bytes()).ok()
+fn mask(text: &str) -> TpcMask {
+    TpcMask::parse(text.as_bytes()).unwrap()
 }
 
 #[test]
@@ -77,24 +81,24 @@ fn only_owners_without_goal_quota_and_earlier_rank_are_pressed() {
     assert!(!press(&mut world, of_service, 3), "nothing changed");
     let pressed = get(&mut world, batch);
     assert!(pressed.pressed && pressed.rank().best_effort);
-    assert_eq!(pressed.tpc_mask, mask("4-7"));
+    assert_eq!(pressed.allowed(&gpu_tpcs()), mask("4-7"));
     assert!(world.store.state().standing(batch, gpu).rank.best_effort);
     assert_eq!(
-        get(&mut world, masked).tpc_mask,
+        get(&mut world, masked).allowed(&gpu_tpcs()),
         mask("2-3"),
         "a part of its own"
     );
     let already = get(&mut world, yielding);
     assert!(!already.pressed, "no allowance beyond what was written");
     assert_eq!(
-        (already.tpc_quota, already.tpc_mask),
+        (already.tpc_quota, already.allowed(&gpu_tpcs())),
         (Some(Tpcs(0)), mask("4-7"))
     );
     for (proc, before) in spared.iter().zip(before) {
         assert_eq!(get(&mut world, *proc), before, "{proc:?}");
     }
     assert!(press(&mut world, of_service, 1));
-    assert_eq!(get(&mut world, batch).tpc_mask, None);
+    assert_eq!(get(&mut world, batch).allowed(&gpu_tpcs()), mask("0-7"));
     // The stat of the pressed owner says so; its other files show what was written.
     let owner = world.store.state().owner_of(batch);
     let shown = world.read(File::TpcQuota, world.pool(owner));
@@ -125,12 +129,15 @@ fn the_hardest_level_counts_and_a_group_that_goes_presses_nobody() {
     let (_, second) = tenant(&mut world, 2, &[(File::SloP99, "3ms")]);
     let (batch, _) = tenant(&mut world, 3, &[]);
     assert!(press(&mut world, first, 4) && !press(&mut world, second, 2));
-    let of_batch = |world: &mut World| world.store.state().effective(batch, gpu).tpc_mask;
+    let of_batch = |world: &mut World| {
+        let settings = world.store.state().effective(batch, gpu);
+        settings.allowed(&gpu_tpcs())
+    };
     assert_eq!(of_batch(&mut world), mask("6-7"));
     assert!(press(&mut world, first, 0));
     assert_eq!(of_batch(&mut world), mask("2-7"));
     assert!(press(&mut world, second, 0));
-    assert_eq!(of_batch(&mut world), None);
+    assert_eq!(of_batch(&mut world), mask("0-7"));
     let mut goals = Vec::new();
     let state = world.store.state();
     state.each_goal(&mut |owner, _, goal| goals.push((owner, goal)));

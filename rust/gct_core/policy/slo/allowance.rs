@@ -3,8 +3,9 @@
 //! Bounds how long a tenant waits because a service has a goal.
 //!
 //! ```text
-//! in each PERIOD:   a pressed tenant that had nothing in flight and was held back for WAIT_MAX
-//!                   has the rank that was written for it, until the period ends
+//! in each PERIOD:   a pressed tenant that was held back for WAIT_MAX, and had nothing in flight or
+//!                   nothing but pieces that need fewer TPCs (tpc::fit), has the rank that was
+//!                   written for it, until the period ends
 //! ```
 //!
 //! So a service that always works, or pretends to, leaves the others a fifth of the time at least.
@@ -24,7 +25,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Adds time for which the tenant had nothing in flight and was held back, until `now`.
+    /// Adds time for which the tenant was held back, until `now`.
     pub fn wait(&mut self, time: Ns, now: Ns) {
         let period = now / PERIOD;
         if core::mem::replace(&mut self.period, period) != period {

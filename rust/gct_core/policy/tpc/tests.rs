@@ -224,6 +224,37 @@ fn best_effort_yields_to_everybody_with_work() {
     assert!(grant(&later, Ns(1), &[other]).is_empty());
 }
 
+/// Checks that blocks that may wait for each other get the TPCs that were written, and that they
+/// wait only for what the owner has with its allowance.
+#[test]
+fn a_piece_of_one_wave_gets_what_was_written_or_waits_for_its_allowance() {
+    let pressed = Tenant {
+        rank: Rank {
+            best_effort: true,
+            ..rank(8)
+        },
+        ..tenant("0-7")
+    };
+    let narrow = list("4-7");
+    let fit = |resident, is_pressed, neighbours: &[Neighbour]| {
+        fit(&pressed, narrow, resident, is_pressed, Ns(1), neighbours)
+    };
+    let service = |priority| Neighbour {
+        allowed: list("0-3"),
+        rank: rank(priority),
+        ..neighbour("", true, Ns(0))
+    };
+    for resident in [0, 1, 4] {
+        assert_eq!(fit(resident, true, &[]), narrow, "it needs no more");
+    }
+    assert_eq!(fit(8, true, &[]), list("0-7"));
+    assert_eq!(fit(9, true, &[]), narrow, "nothing holds it");
+    assert!(fit(8, true, &[service(8)]).is_empty(), "it waits");
+    assert_eq!(fit(8, false, &[service(8)]), narrow, "it has no allowance");
+    let earlier = fit(8, true, &[service(7)]);
+    assert_eq!(earlier, narrow, "an allowance does not come before it");
+}
+
 #[test]
 fn neighbours_with_own_tpcs_or_idle_ones_are_not_expected() {
     let soon = Ns(1);

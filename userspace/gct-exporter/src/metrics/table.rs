@@ -363,6 +363,12 @@ pub(crate) static METRICS: &[Metric] = &[
         "Launches that fit in one wave of the whole GPU, and not of their TPCs.",
     ),
     counter(
+        "launches_spared",
+        File::ComputeEvents,
+        From::Key("spared"),
+        "Launches and atoms that had more TPCs than a goal of others leaves, because their blocks may wait for each other.",
+    ),
+    counter(
         "compute_stalls",
         File::ComputeEvents,
         From::Key("stalled"),

@@ -287,6 +287,69 @@ fn who_reports_that_more_would_help_leaves_a_floor() {
     }
 }
 
+/// Checks that a launch that fits into one wave of the TPCs that were written runs on as many,
+/// under every level: a barrier across its blocks would never end on fewer. Longer launches are
+/// narrowed. The law checks each launch; here both kinds have run, and the first one's TPCs are
+/// used.
+#[test]
+fn a_launch_of_one_wave_is_not_narrowed_for_a_goal() {
+    let used = |blocks: u32| {
+        let mut world = World::new(4, Sharing::Beside, Threads::Each(LOOK));
+        let liars = world.group(&[(File::SloP99, "1000".into())]);
+        world.goals.list[0].tale = Some(|level| 60_000 / (1 << level));
+        world.start_liar(liars, Lie::Runs);
+        let group = world.group(&[]);
+        let kernel = Kernel {
+            program: 0x100,
+            blocks,
+            block_ns: 25_000,
+        };
+        world.start(
+            group,
+            Program::new(vec![kernel], Pattern::Always(4), START, 1),
+        );
+        run(&mut world, 1_000 * MS);
+        let (used, found) = run(&mut world, 1_000 * MS);
+        assert!(part(&found, |verdict| verdict.level == LEVELS) >= 50);
+        let spared = world.processes[1].tenant.governor.counters().spared;
+        (used[1], spared)
+    };
+    let ((single, spared), (long, narrowed)) = (used(16), used(160));
+    assert!(spared > 1_000 && narrowed == 0, "{spared} {narrowed}");
+    assert!(single > 2 * long, "{single} {long}");
+}
+
+/// Checks that a launch that waits for the TPCs that were written waits for a goal only: behind an
+/// earlier priority, which has no allowance, it runs on what is left, as without the goal.
+#[test]
+fn a_launch_of_one_wave_does_not_wait_behind_an_earlier_priority_for_ever() {
+    let ended = |priority: &str| {
+        let mut world = World::new(4, Sharing::Beside, Threads::Each(LOOK));
+        let liars = world.group(&[
+            (File::SloP99, "1000".into()),
+            (File::ComputePriority, priority.into()),
+            (File::TpcMask, "0-1".into()),
+        ]);
+        world.goals.list[0].tale = Some(|level| 60_000 / (1 << level));
+        world.start_liar(liars, Lie::Runs);
+        let group = world.group(&[]);
+        let kernel = Kernel {
+            program: 0x100,
+            blocks: 16,
+            block_ns: 25_000,
+        };
+        let program = Program::new(vec![kernel], Pattern::Always(4), START, 1);
+        world.start(group, program);
+        run(&mut world, 1_000 * MS);
+        let before = world.processes[1].done.len();
+        let (_, found) = run(&mut world, 1_000 * MS);
+        assert!(part(&found, |verdict| verdict.level > 0) >= 50);
+        world.processes[1].done.len() - before
+    };
+    let (same, earlier) = (ended("8"), ended("0"));
+    assert!(same > 1_000 && earlier > 1_000, "{same} {earlier}");
+}
+
 /// Checks that a program without pauses, which has no requests, presses nobody for long.
 #[test]
 fn a_program_without_requests_presses_nobody() {

@@ -9,6 +9,9 @@
 //!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX
 //!   LEAST, MOST  how long a tenant waits behind an earlier rank that has shown no work any more:
 //!             SWITCHES by turns, PAUSE_MIN to PRESENT_MAX side by side
+//!   written   the TPCs of the tenant's mask; it is allowed fewer while it is pressed
+//!   single    a launch that fits into one wave of the written TPCs that nobody else reserves, and
+//!             that no earlier rank may use
 //!   away for  has shown no work for that time, or no sign of life for BEAT_MAX
 //!
 //! ```text
@@ -22,13 +25,18 @@
 //!              + own(T)
 //! ```
 //!
-//! Every piece has a mask within allowed(T), without forbidden(T), and with all of due(T). A tenant
-//! that holds work, has none in flight, and may use a TPC of due(T), publishes in this very round,
-//! unless its own limits or another's turn are in the way. Another has a turn only if a weight was
-//! written, or T takes turns on the GPU and releases small pieces; and if they compete, and the
-//! other has work or had some until just now. No slack is needed: the only delays are the rounds
-//! themselves.
+//! A single launch of a tenant that is pressed for a goal has TPCs that hold it at once, within
+//! written(T), and may wait for them: its blocks may wait for each other. Earlier ranks are then
+//! those that T has with its allowance.
+//!
+//! Every other piece has a mask within allowed(T), without forbidden(T), and with all of due(T).
+//! A tenant that holds work, has none in flight, and may use a TPC of due(T), publishes in this
+//! very round, unless its own limits or another's turn are in the way. Another has a turn only if a
+//! weight was written, or T takes turns on the GPU and releases small pieces; and if they compete,
+//! and the other has work or had some until just now. No slack is needed: the only delays are the
+//! rounds themselves.
 
+use super::gpu::TPC_BLOCKS;
 use gct_core::lane::standing::Standing;
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::{IDLE_TIMEOUT_MAX, PAUSE_MIN};
@@ -40,8 +48,31 @@ use gct_core::policy::tpc::{Rank, PRESENT_MAX, SWITCHES};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) allowed: u64,
+    pub(crate) written: u64,
     pub(crate) forbidden: u64,
     pub(crate) due: u64,
+    /// The TPCs that hold a single launch, while the tenant is pressed.
+    single: Option<u64>,
+}
+
+impl Piece {
+    /// Returns whether a launch of so many blocks may have these TPCs.
+    pub(crate) fn holds(&self, tpcs: u64, blocks: u64) -> bool {
+        let fits = |tpcs: u64| blocks <= TPC_BLOCKS * u64::from(tpcs.count_ones());
+        let within = if fits(self.written) {
+            self.written
+        } else {
+            self.allowed
+        };
+        let is_single = self.single.is_some_and(fits);
+        tpcs != 0 && tpcs & !within == 0 && (!is_single || fits(tpcs))
+    }
+
+    /// Returns whether a launch of so many blocks may have to wait for more TPCs than are due.
+    pub(crate) fn may_wait(&self, blocks: u64) -> bool {
+        let fits = blocks <= TPC_BLOCKS * u64::from(self.due.count_ones());
+        self.due == 0 || (self.single.is_some() && !fits)
+    }
 }
 
 /// What one tenant has shown the others.
@@ -50,6 +81,9 @@ pub(crate) struct Facts {
     pub(crate) owner: usize,
     pub(crate) standing: Standing,
     pub(crate) steal: bool,
+    /// The TPCs that were written, and whether it yields only for a goal of another.
+    pub(crate) written: u64,
+    pub(crate) pressed: bool,
     /// Whether it has a seat, as far as it knows, and whether nobody can have taken it since.
     pub(crate) seated: bool,
     pub(crate) is_sure: bool,
@@ -63,7 +97,7 @@ pub(crate) struct Facts {
     may_rest: bool,
 }
 
-fn tpcs(mask: &TpcMask) -> u64 {
+pub(crate) fn tpcs(mask: &TpcMask) -> u64 {
     mask.words()[0]
 }
 
@@ -73,6 +107,8 @@ impl Facts {
             owner,
             standing,
             steal: true,
+            written: 0,
+            pressed: false,
             seated: false,
             is_sure: false,
             shows_work: false,
@@ -97,6 +133,14 @@ impl Facts {
         match self.seated {
             true => self.standing.rank,
             false => Rank::LAST,
+        }
+    }
+
+    /// Returns the earliest rank that it has while it is pressed for a goal.
+    fn rank_with_allowance(&self) -> Rank {
+        Rank {
+            best_effort: self.standing.rank.best_effort && !self.pressed,
+            ..self.standing.rank
         }
     }
 
@@ -151,7 +195,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         false => (PAUSE_MIN, PRESENT_MAX),
     };
     let mine = &all[me];
-    let (mut forbidden, mut due) = (0, mine.allowed());
+    let (mut forbidden, mut due, mut single) = (0, mine.allowed(), mine.written);
     for other in all.iter().filter(|other| other.seated) {
         let is_sibling = other.owner == mine.owner;
         // Their ranks differ until each has looked.
@@ -162,6 +206,10 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
             true => (0, other.allowed()),
             false => (tpcs(&other.standing.own), other.allowed()),
         };
+        single &= !own;
+        if other.rank_with_allowance() < mine.rank_with_allowance() {
+            single &= !allowed;
+        }
         if !mine.steal || other.claims(now) {
             forbidden |= own;
         }
@@ -179,8 +227,10 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
     }
     Piece {
         allowed: mine.allowed(),
+        written: mine.written,
         forbidden: forbidden & !mine.own(),
         due: due | mine.own(),
+        single: mine.pressed.then_some(single | mine.own()),
     }
 }
 

@@ -8,6 +8,7 @@ use super::script::{Action, Pattern, Program};
 use super::world::{Threads, World, START};
 use fastrand::Rng;
 use gct_core::iface::File;
+use gct_core::policy::slo::press::LEVELS;
 
 /// A limit, as it is written.
 type Limit = (File, String);
@@ -131,6 +132,13 @@ pub(crate) fn world(seed: u64, size: Size) -> World {
             )
         })
         .collect();
+    // Drawn last, so that a seed without goals keeps its world.
+    if one_in(chance, 3) {
+        script.extend((0..chance.usize(1..4)).map(|_| {
+            let press = Action::Press(chance.usize(..groups), chance.u8(..=LEVELS));
+            (START + chance.u64(..size.time_ns), press)
+        }));
+    }
     script.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     world.script = script;
     world

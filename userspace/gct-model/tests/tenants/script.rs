@@ -11,6 +11,8 @@ use gct_core::iface::File;
 pub(crate) enum Action {
     /// An administrator writes a limit of a group.
     Write(usize, File, String),
+    /// A group has a goal, for which others are pressed so hard.
+    Press(usize, u8),
     /// SIGSTOP and SIGCONT.
     Stop(usize),
     Continue(usize),

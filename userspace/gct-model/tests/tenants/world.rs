@@ -20,12 +20,14 @@ use super::script::{Action, Pattern, Program};
 use super::tenant::{self, Launch, Tenant};
 use super::tree::Tree;
 use gct_core::ids::GroupId;
+use gct_core::iface::File;
 use gct_core::lane::governor::Peers;
 use gct_core::lane::roster::{Roster, MEMBERS_MAX};
 use gct_core::lane::standing::Standing;
 use gct_core::lane::work::Workspace;
 use gct_core::owned::worker::{Pauses, Round, Signs};
 use gct_core::policy::share::Sign;
+use gct_core::policy::slo::Verdict;
 use gct_core::policy::tpc::Rank;
 use gct_core::units::Ns;
 
@@ -119,7 +121,7 @@ impl World {
     }
 
     /// Creates a group with limits. A refused one, such as a quota that does not fit, stays off.
-    pub(crate) fn group(&mut self, limits: &[(gct_core::iface::File, String)]) -> usize {
+    pub(crate) fn group(&mut self, limits: &[(File, String)]) -> usize {
         let number = self.groups.len();
         self.groups.push(self.tree.group(&format!("g{number}")));
         for (file, text) in limits {
@@ -211,6 +213,8 @@ impl World {
                 process.tenant.set(&terms);
                 process.standing = terms.standing;
                 facts.steal = terms.limits.steal;
+                facts.pressed = terms.limits.pressed;
+                facts.written = law::tpcs(&terms.limits.allowed(&terms.topology));
             }
         }
     }
@@ -274,6 +278,16 @@ impl World {
             Action::Write(group, file, text) => {
                 let _ = self.tree.write(self.groups[group], file, &text);
                 self.take_goal(group);
+                self.take_terms();
+            }
+            Action::Press(group, level) => {
+                let of = self.groups[group];
+                let _ = self.tree.write(of, File::SloP99, "10000");
+                let verdict = Verdict {
+                    level,
+                    ..Verdict::default()
+                };
+                self.tree.press(&[(of, verdict)]);
                 self.take_terms();
             }
             Action::Stop(at) if self.processes[at].life == Life::Runs => {
@@ -452,7 +466,9 @@ impl World {
         }
         let since = *process.held_since.get_or_insert(now);
         let turn = law::may_be_anothers_turn(&self.facts, at, small_by_turns, now);
-        let excused = frozen || has_cycle || piece.due == 0 || turn;
+        let next = process.tenant.launches.front();
+        let waits = next.is_some_and(|next| piece.may_wait(next.kernel.blocks.into()));
+        let excused = frozen || has_cycle || waits || turn;
         assert!(
             excused,
             "process {at} holds its work since {} ns, and may use {:#x}: {:?} {:#?}",
@@ -480,8 +496,8 @@ impl World {
                 )
             };
             assert!(
-                tpcs != 0 && tpcs & !piece.allowed == 0,
-                "outside of the mask: {}",
+                piece.holds(tpcs, kernel.blocks.into()),
+                "outside of the mask, or too few: {}",
                 what()
             );
             assert!(tpcs & piece.forbidden == 0, "on TPCs of others: {}", what());

@@ -33,6 +33,8 @@ pub struct Limits {
     pub gmem_limit: u64,
     /// Whether the quota of 0 is due to the goal of another.
     pub pressed: bool,
+    /// Quarters of its TPCs that goals of others take: 3 at most.
+    pub taken: u8,
     /// The TPCs of the GPU.
     pub topology: Topology,
     /// The limits on its time, its own beside its group's.
@@ -51,6 +53,7 @@ impl Limits {
         priority: Settings::DEFAULT.priority_in_force().0,
         gmem_limit: u64::MAX,
         pressed: false,
+        taken: 0,
         topology: Topology::UNKNOWN,
         share: Share::NONE,
     };
@@ -70,6 +73,7 @@ impl Limits {
             priority: settings.priority_in_force().0,
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
             pressed: settings.pressed,
+            taken: settings.taken,
             topology: *topology,
             share: *share,
         }
@@ -81,7 +85,8 @@ impl Limits {
             | u64::from(self.quota.is_some()) << 1
             | u64::from(self.steal) << 2
             | u64::from(self.frozen) << 3
-            | u64::from(self.pressed) << 4;
+            | u64::from(self.pressed) << 4
+            | u64::from(self.taken & 3) << 5;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
         let priority = u64::from(self.priority);
@@ -125,6 +130,8 @@ impl Limits {
             priority: priority as u8,
             gmem_limit,
             pressed: flag(4),
+            // CAST: two bits.
+            taken: (flags >> 5 & 3) as u8,
             topology: Topology::from_words([e, f, g, h, gpcs]),
             share: Share {
                 owner: level(weights, owner),

@@ -103,7 +103,7 @@ proptest! {
     fn limits_survive_the_page(
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
         flags: [bool; 3], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
-        weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2],
+        weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4,
     ) {
         let level = |at: usize| Level {
             weight: weights[at].map(|weight| Weight(weight.max(1))),
@@ -117,7 +117,7 @@ proptest! {
         let [steal, frozen, pressed] = flags;
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
-            topology, share,
+            taken, topology, share,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }
