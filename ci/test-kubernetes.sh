@@ -57,10 +57,13 @@ enter_script() {
 		done
 		mount --rbind /sys root/sys
 		mount --rbind /dev root/dev
-		mkdir root/gct/{programs,bin,tests,logs}
+		mkdir root/gct/{programs,bin,tests,logs,deploy}
+		touch root/gct/guide.md
 		mount --bind "$(readlink -f "$node/bin")" root/gct/bin
 		mount --bind "$node/programs" root/gct/programs
 		mount --bind "$ROOT/tests/kubernetes" root/gct/tests
+		mount --bind "$ROOT/deploy" root/gct/deploy
+		mount --bind "$ROOT/gctgroup-docs/guide.md" root/gct/guide.md
 		mount --bind "$2" root/gct/logs
 		cd root
 		pivot_root . .old
@@ -166,10 +169,10 @@ exporter_only_reads() {
 	exporter_sees $tree $pods && grep -qF 'capabilities: {drop: [ALL]}' "$node/charts/exporter.yaml"
 }
 
-# Renders the chart for the node, whose GPUs exist as files only.
-need_chart() {
+# Puts helm beside the programs, for the guide's commands.
+need_helm() {
 	"$ROOT/ci/setup-charts.sh"
-	render --values "$ROOT/tests/kubernetes/values.yaml" >"$node/programs/chart.yaml"
+	install "$BUILD/charts/helm" "$node/programs"
 }
 
 run_charts() {
@@ -202,7 +205,7 @@ for part in "${parts[@]}"; do
 	v1 | v2)
 		need_programs "$node/programs"
 		mv "$node/programs/mps-control" "$node/programs/nvidia-cuda-mps-control"
-		need_chart
+		need_helm
 		run_node "$part"
 		;;
 	charts) run_charts ;;

@@ -13,6 +13,7 @@ START=$SECONDS
 # Most seconds until something happens that takes a few.
 WAIT=60
 . /gct/tests/cluster.sh
+. /gct/tests/guide.sh
 
 ok() {
 	printf 'ok %s (after %d s)\n' "$1" $((SECONDS - START))
@@ -244,8 +245,8 @@ until_true "and their members" member tenant4
 until_true "and what those hold is charged again" limit tenant4 gmem.current 536870912
 
 for n in 4 5 6 7; do delete tenant$n; done
-container=$(in_podman run -d --network none --cgroup-parent "/$CGROUP/podman" --device gctgroup.dev/small=gpu0 \
-	localhost/busybox:1 tenant 512 600 2>/gct/logs/podman.log)
+until_true "the guide's command starts a container of podman" block Podman 2
+container=$(tail -n 1 /gct/logs/guide-Podman2.log)
 until_true "a container of podman has a group with the profile's limits" \
 	eval 'is "$(gctctl --user get "ctr_${container:0:12}/0" tpc.quota)" 8'
 until_true "and is its member" eval 'is "$(gctctl --user get "ctr_${container:0:12}/0" gmem.current)" 536870912'
@@ -289,16 +290,16 @@ WAIT=60
 until_true "nothing is left of the groups" groups
 until_true "nothing is left of the records" eval 'is "$(ls /run/gctgroup-kubernetes)" lock'
 
-# The chart's DaemonSets in place of the plugin that was started by hand.
+# The chart, by the guide's commands, in place of the plugin that was started by hand.
 # exporter FIELD: prints a field of the exporter's pod.
 exporter() {
 	kubectl -n kube-system get pod -l app.kubernetes.io/component=exporter -o "jsonpath={.items[0].$1}"
 }
 exports() {
-	busybox wget -qO- "http://$(exporter status.podIP):9910/metrics" | grep 'gctgroup_.*charted1'
+	busybox wget -qO- "http://$(exporter status.podIP):9910/metrics" | grep 'gctgroup_.*k8s_default_web_server'
 }
 names_its_pod() {
-	exports | grep '^gctgroup_group_info.*namespace="default",pod="charted1",container="main"'
+	exports | grep '^gctgroup_group_info.*namespace="default",pod="web",container="server"'
 }
 only_reads() {
 	kubectl -n kube-system exec "$(exporter metadata.name)" -- sh -c \
@@ -307,14 +308,19 @@ only_reads() {
 }
 
 stop plugin
-kubectl apply -f /gct/programs/chart.yaml >/gct/logs/chart.log 2>&1
-until_true "the chart's plugin offers its profile" allocatable charted 2
-pod charted1 1 charted
-until_true "a pod of the chart's profile has its limits" says charted1 $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
+until_true "no plugin offers the profile" allocatable small 0
+WAIT=120
+until_true "the guide's commands install the chart" block Kubernetes 1
+until_true "the chart's plugin offers its profile" allocatable small 2
+until_true "the guide's pod runs" block Kubernetes 2
+until_true "it has the limits of its profile" says web $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
+until_true "the guide's commands show its group" block Kubernetes 3
+until_true "which is the pod's" grep k8s_default_web_server /gct/logs/guide-Kubernetes3.log
 until_true "the chart's exporter shows its group" exports
 until_true "and names its pod, as the kubelet says" names_its_pod
 until_true "the exporter has no capability and no socket of administrators" only_reads
-delete charted1
-kubectl delete -f /gct/programs/chart.yaml --wait=true >>/gct/logs/chart.log 2>&1
-until_true "without the chart its profile is not offered" allocatable charted 0
+until_true "the guide's commands remove pod and chart" block Kubernetes 4
+until_true "without the chart its profile is not offered" allocatable small 0
 until_true "and nothing is left" groups
+until_true "the guide has no other commands for podman" no_other_block Podman 2
+until_true "and none for Kubernetes" no_other_block Kubernetes 4

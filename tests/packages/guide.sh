@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Executes each block of commands of gctgroup-docs/guide.md, in order, but for those of the patched
-# driver, which the job gctctl executes. There are no GPU and no systemd: gctd is told of a GPU, and
-# the programs below play what is missing.
+# driver, which the job gctctl executes, and for containers, which the job kubernetes has. There are
+# no GPU and no systemd: gctd is told of a GPU, and the programs below play what is missing.
 
 mkdir -p /tmp/gpus/0000:01:00.0 /tmp/here
 printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
@@ -113,7 +113,12 @@ while IFS= read -r line; do
 		section=${line#'## '}
 		[ "$section" != "With the patched driver" ] || try "no gctd beside the patched driver" patched_boot
 		;;
-	'    '*) [ "$section" = "With the patched driver" ] || block+="${line#    }"$'\n' ;;
+	'    '*)
+		case $section:$line in
+		"With the patched driver:"* | Kubernetes:* | "Podman:    podman "*) ;;
+		*) block+="${line#    }"$'\n' ;;
+		esac
+		;;
 	*)
 		[ -z "$block" ] || run_block "$block"
 		block=
