@@ -154,17 +154,15 @@ make_image() {
 	rm -r "$folder"
 }
 
-# make_plugin_image NAME: prints an image as deploy/Containerfile has it, with busybox below.
-make_plugin_image() {
+# make_base NAME: prints an image with busybox, in place of the base of deploy/Containerfile.
+make_base() {
 	local folder name
 	folder=$(mktemp -d)
-	mkdir -p "$folder"/{bin,lib64,opt/gctgroup,usr/lib/x86_64-linux-gnu}
+	mkdir -p "$folder"/{bin,lib64,usr/lib/x86_64-linux-gnu}
 	cp /usr/bin/busybox "$folder/bin/"
 	for name in sh cp mv; do ln -s busybox "$folder/bin/$name"; done
 	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
 	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
-	cp /gct/programs/{gct-device-plugin,gct-exporter,libgct_preload.so} "$folder/opt/gctgroup/"
-	for name in gct-device-plugin gct-exporter; do ln -s /opt/gctgroup/$name "$folder/bin/$name"; done
 	pack_image "$folder" "$1"
 	rm -r "$folder"
 }
@@ -173,7 +171,13 @@ import_images() {
 	make_image registry.k8s.io/pause:3.8 localhost/busybox:1 >/tmp/image.tar
 	ctr -n k8s.io images import /tmp/image.tar
 	podman load -i /tmp/image.tar
-	make_plugin_image localhost/gctgroup:1 >/tmp/image.tar
+	# The image of the chart, by its recipe and without a network.
+	make_base localhost/base:1 >/tmp/image.tar
+	podman load -i /tmp/image.tar
+	podman build --pull=never --build-arg BASE=localhost/base:1 -f /gct/deploy/Containerfile \
+		-t localhost/gctgroup:1 /gct/programs
+	rm /tmp/image.tar
+	podman save -o /tmp/image.tar localhost/gctgroup:1
 	ctr -n k8s.io images import /tmp/image.tar
 }
 
