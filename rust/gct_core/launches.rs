@@ -29,6 +29,10 @@ pub struct Launches {
     pub split: u64,
     /// Atoms of the split launches.
     pub atoms: u64,
+    /// Launches and atoms that have ended and whose duration was predicted.
+    pub predicted: u64,
+    /// Those of them that took over 50 us more or less.
+    pub mispredicted: u64,
     /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
     /// them.
     pub narrowed: u64,
@@ -53,6 +57,8 @@ impl Launches {
         rewritten: 0,
         split: 0,
         atoms: 0,
+        predicted: 0,
+        mispredicted: 0,
         narrowed: 0,
         spared: 0,
         stalled: 0,
@@ -77,6 +83,8 @@ impl Launches {
             rewritten: counters.masked,
             split: counters.split,
             atoms: counters.atoms,
+            predicted: counters.predicted,
+            mispredicted: counters.mispredicted,
             narrowed: counters.narrowed,
             spared: counters.spared,
             stalled: counters.stalled,
@@ -116,6 +124,8 @@ impl Launches {
             rewritten: with(self.rewritten, other.rewritten),
             split: with(self.split, other.split),
             atoms: with(self.atoms, other.atoms),
+            predicted: with(self.predicted, other.predicted),
+            mispredicted: with(self.mispredicted, other.mispredicted),
             narrowed: with(self.narrowed, other.narrowed),
             spared: with(self.spared, other.spared),
             stalled: with(self.stalled, other.stalled),

@@ -385,6 +385,8 @@ fn show_launches(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
         ("rewritten", launches.rewritten),
         ("split", launches.split),
         ("atoms", launches.atoms),
+        ("predicted", launches.predicted),
+        ("mispredicted", launches.mispredicted),
         ("crowded", launches.crowded),
         ("passed", launches.passed_total()),
     ] {

@@ -186,6 +186,18 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeStat,
+        "predicted",
+        Some(Feature::TpcMask),
+        "Launches and atoms that have ended and whose duration was predicted.",
+    ),
+    key(
+        File::ComputeStat,
+        "mispredicted",
+        Some(Feature::TpcMask),
+        "Those of them that took over 50 us more or less than predicted. Their waits for others on the GPU count.",
+    ),
+    key(
+        File::ComputeStat,
         "crowded",
         Some(Feature::TpcMask),
         "Launches and segments that stayed as they were for lack of room: no frame was free for a split, or there was no memory for what replaces the segment.",

@@ -197,10 +197,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         now: Ns,
     ) {
         let moved = self.in_flight.moved();
-        self.in_flight
-            .remove_ended(memory, now, |submission, time, at| {
-                governor.learn(submission, time, at);
-            });
+        self.in_flight.remove_ended(memory, now, |submission, end| {
+            governor.learn(submission, &end);
+        });
         governor.sync(&mut self.told, self.in_flight.totals(), true);
         if self.in_flight.moved() != moved {
             governor.moved(now);

@@ -2,7 +2,7 @@
 
 //! Decides for one tenant on one GPU what is published in place of its work, and when.
 
-use super::in_flight::Submission;
+use super::in_flight::{End, Submission};
 use super::limits::LaunchLimits;
 use super::shares::Shares;
 use super::words::Storage;
@@ -445,10 +445,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         predict::predict(&self.kernels, kernel, tpcs)
     }
 
-    /// Learns the duration of a submission that has ended, at `at` at the latest.
-    pub(super) fn learn<V>(&mut self, submission: &Submission<V>, time: Ns, at: Ns) {
-        self.record_end(at);
+    /// Learns the duration of a submission that has ended, and counts whether it was predicted.
+    pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End) {
+        self.record_end(end.at);
+        let predicted = submission.predicted > Ns(0);
+        add(&mut self.counters.predicted, u64::from(predicted));
+        add(&mut self.counters.mispredicted, u64::from(end.missed));
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
-        predictor.observe(&submission.kernel, submission.blocks, submission.tpcs, time);
+        predictor.observe(
+            &submission.kernel,
+            submission.blocks,
+            submission.tpcs,
+            end.time,
+        );
     }
 }

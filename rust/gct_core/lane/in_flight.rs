@@ -6,7 +6,7 @@ use super::queue::Queue;
 use super::words::{Storage, Words};
 use crate::policy::pace::InFlight;
 use crate::policy::patience::{self, Patience};
-use crate::policy::predict::Kernel;
+use crate::policy::predict::{self, Kernel};
 use crate::units::Ns;
 
 /// The most submissions that need to be tracked. More are published without being counted, like
@@ -60,6 +60,18 @@ pub struct Submission<V> {
     pub tpcs: u64,
     /// The predicted duration.
     pub predicted: Ns,
+}
+
+/// How a submission has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The time for which it had the channel to itself.
+    pub time: Ns,
+    /// When it has ended. That is between two looks. If its prediction is, too, it is taken for the
+    /// end.
+    pub at: Ns,
+    /// Whether its prediction was wrong ([`predict::misses`]).
+    pub missed: bool,
 }
 
 /// A submission in flight.
@@ -176,9 +188,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
     }
 
     /// Removes the submissions that have ended. Calls `ended` for each one that was the first of
-    /// the queue, with the time for which it had the channel to itself, and when it has ended.
-    ///
-    /// The end lies between two looks. If its prediction does too, it is taken for the end.
+    /// the queue.
     ///
     /// Launches of other streams may end before the first. These are removed within a millisecond,
     /// and `ended` is not called for them.
@@ -186,7 +196,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         &mut self,
         words: &impl Words<View = V>,
         now: Ns,
-        mut ended: impl FnMut(&Submission<V>, Ns, Ns),
+        mut ended: impl FnMut(&Submission<V>, End),
     ) {
         while let Some(first) = self.submissions.get(0).copied() {
             if !first.submission.fence.is_reached(words) {
@@ -198,11 +208,20 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             let began = first.published.max(self.last_end);
             self.last_end = now;
             self.record_end(now);
-            let at = match first.submission.predicted {
-                Ns(0) => now,
-                predicted => (began + predicted).max(self.looked).min(now),
+            let (predicted, looked) = (first.submission.predicted, self.looked);
+            let end = End {
+                time: now - began,
+                at: match predicted {
+                    Ns(0) => now,
+                    predicted => (began + predicted).max(looked).min(now),
+                },
+                missed: predicted > Ns(0) && {
+                    // If another one has ended since the last look, this one began before now.
+                    let longest = now - began.min(first.published.max(looked));
+                    predict::misses(predicted, looked - began, longest)
+                },
             };
-            ended(&first.submission, now - began, at);
+            ended(&first.submission, end);
         }
         self.looked = now;
         if self.submissions.len() > 0 && now - self.checked >= self.patience.look_every() {
@@ -282,6 +301,7 @@ mod tests {
                 program: 1,
                 grid: [7, 1, 1],
                 block: [32, 1, 1],
+                per_tpc: 4,
             },
             blocks: 7,
             tpcs: 66,
@@ -296,14 +316,32 @@ mod tests {
         queue.published(submission(0, 2, 20), false, Ns(110));
         assert_eq!(queue.totals().predicted, Ns(30));
         let mut times = Vec::new();
-        queue.remove_ended(&ram, Ns(120), |_, time, at| times.push((time, at)));
+        queue.remove_ended(&ram, Ns(120), |_, end| times.push((end.time, end.at)));
         ram.set(0, 1);
-        queue.remove_ended(&ram, Ns(150), |_, time, at| times.push((time, at)));
+        queue.remove_ended(&ram, Ns(150), |_, end| times.push((end.time, end.at)));
         assert_eq!(queue.totals().count, 1);
         ram.set(0, 2);
-        queue.remove_ended(&ram, Ns(190), |_, time, at| times.push((time, at)));
+        queue.remove_ended(&ram, Ns(190), |_, end| times.push((end.time, end.at)));
         assert_eq!(times, [(Ns(50), Ns(120)), (Ns(40), Ns(170))]);
         assert_eq!(*queue.totals(), InFlight::default());
+    }
+
+    /// Checks that a prediction counts as wrong only where no end since the last look explains it.
+    #[test]
+    fn a_wrong_prediction_is_found_between_looks() {
+        let us = |us: u64| Ns(us * 1_000);
+        let (ram, mut queue) = (Ram::new(4), queue());
+        let mut missed = Vec::new();
+        // Two end in one look, as predicted. Then one that is too early, and one too late.
+        for (number, predicted) in [(1, 60), (2, 60), (3, 400), (4, 60), (5, 0)] {
+            queue.published(submission(0, number, predicted * 1_000), false, us(100));
+        }
+        let looks = [(0, 100), (2, 220), (2, 300), (3, 320), (3, 500), (4, 520)];
+        for (ended, at) in looks.into_iter().chain([(5, 900)]) {
+            ram.set(0, ended);
+            queue.remove_ended(&ram, us(at), |_, end| missed.push(end.missed));
+        }
+        assert_eq!(missed, [false, false, true, true, false]);
     }
 
     /// Launches of other streams end behind one that waits. One whose word the program has reset
@@ -319,19 +357,19 @@ mod tests {
             queue.published(submission(word, number, 20), false, Ns(100));
         }
         ram.set(word, 2);
-        queue.remove_ended(&ram, Ns(100 + ms), |_, _, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + ms), |_, _| told += 1);
         let both = InFlight {
             count: 2,
             predicted: Ns(30),
             late: 0,
         };
         assert_eq!((*queue.totals(), told), (both, 0));
-        queue.remove_ended(&ram, Ns(100 + age - 1), |_, _, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + age - 1), |_, _| told += 1);
         assert_eq!(queue.totals().count, 2, "it may still end");
-        queue.remove_ended(&ram, Ns(100 + age + ms), |_, _, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + age + ms), |_, _| told += 1);
         assert_eq!(queue.totals().count, 1);
         ram.set(word, 3);
-        queue.remove_ended(&ram, Ns(100 + age + 2 * ms), |_, _, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + age + 2 * ms), |_, _| told += 1);
         assert_eq!((*queue.totals(), told), (InFlight::default(), 1));
     }
 

@@ -12,7 +12,6 @@ use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::Kernel;
 use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph::{Memory, ENDS_MAX};
-use crate::submit::launch::Launch;
 use crate::submit::occupancy;
 use crate::submit::rewrite::detached;
 use crate::submit::stats::{add, Reason};
@@ -26,7 +25,6 @@ type Located<V> = (u64, Option<u32>, Segment, V);
 struct LastLaunch<V> {
     /// Its index among the segment's launches.
     index: usize,
-    launch: Launch,
     submission: Submission<V>,
 }
 
@@ -246,6 +244,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             program: launch.program,
             grid: launch.grid_in_blocks(),
             block: launch.block,
+            per_tpc: occupancy::per_tpc(&launch),
         };
         let tpcs = self.tpcs();
         let submission = Submission {
@@ -255,11 +254,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
         };
-        Some(LastLaunch {
-            index,
-            launch,
-            submission,
-        })
+        Some(LastLaunch { index, submission })
     }
 
     /// Splits a launch if the limits ask for it.
@@ -272,7 +267,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Option<Atoms<W::View>> {
         let (submission, segment) = (&last.submission, seal.segment);
         let tpcs = self.tpcs_for(seal.resident);
-        let split = self.pace(&last.launch, submission, tpcs, round.copies.is_some());
+        let split = self.pace(submission, tpcs, round.copies.is_some());
         if split.atoms <= 1 || (stream.fetch.base() != 0 && round.copies.is_none()) {
             return None;
         }
@@ -330,17 +325,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns how the limits split a launch that will have `tpcs` TPCs. Where its last atom waits
     /// for the others (`last_waits`), a launch of one wave stays whole: its blocks may wait for each
     /// other.
-    fn pace<V>(
-        &self,
-        launch: &Launch,
-        submission: &Submission<V>,
-        tpcs: u64,
-        last_waits: bool,
-    ) -> Split {
+    fn pace<V>(&self, submission: &Submission<V>, tpcs: u64, last_waits: bool) -> Split {
         let work = Work {
             blocks: Blocks(submission.blocks),
-            wave: Blocks(occupancy::wave(launch, tpcs)),
-            predicted: self.predict(&submission.kernel, submission.tpcs),
+            wave: Blocks(u64::from(submission.kernel.per_tpc)) * tpcs,
+            predicted: Some(submission.predicted).filter(|time| *time > Ns(0)),
         };
         match self.target() {
             Ns(0) if last_waits => Split::NONE,
@@ -387,6 +376,7 @@ fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
             program: 0,
             grid: [0; 3],
             block: [0; 3],
+            per_tpc: 0,
         },
         blocks: 0,
         tpcs: 0,

@@ -95,7 +95,7 @@ impl Needs {
     }
 }
 
-/// Returns whether `tpcs` TPCs hold `blocks` blocks of the launch, which is at most one [`wave`].
+/// Returns whether `tpcs` TPCs hold `blocks` blocks of the launch: [`per_tpc`] on each at most.
 /// Reads no more of `qmd` than that needs.
 pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
     // The SM that holds most must hold the quotient, rounded up. Without an SM only no block fits.
@@ -208,7 +208,8 @@ pub fn resident(qmd: &[u32], version: Version, most: u32) -> u32 {
     })
 }
 
-/// Returns how many blocks of `launch` are resident on `tpcs` TPCs: one wave.
-pub fn wave(launch: &Launch, tpcs: u64) -> u64 {
-    (Sat(blocks_per_sm(launch)) * Sat(SMS_PER_TPC) * Sat(tpcs)).0
+/// Returns how many blocks of `launch` one TPC holds.
+pub fn per_tpc(launch: &Launch) -> u32 {
+    // CAST: an SM holds 32 blocks at most.
+    (Sat(blocks_per_sm(launch)) * Sat(SMS_PER_TPC)).0 as u32
 }

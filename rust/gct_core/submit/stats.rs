@@ -132,6 +132,11 @@ pub struct Counters {
     pub atoms: u64,
     /// Recognised graph replays.
     pub replays: u64,
+    /// Launches and atoms that have ended and whose duration was predicted, where the caller tracks
+    /// ends.
+    pub predicted: u64,
+    /// Those of them whose prediction was wrong ([`misses`](crate::policy::predict::misses)).
+    pub mispredicted: u64,
     /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
     /// them ([`is_narrowed`](super::occupancy::is_narrowed)), where the caller counts them.
     pub narrowed: u64,
@@ -169,6 +174,8 @@ impl Counters {
             split: 0,
             atoms: 0,
             replays: 0,
+            predicted: 0,
+            mispredicted: 0,
             narrowed: 0,
             spared: 0,
             stalled: 0,

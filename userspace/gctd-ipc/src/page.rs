@@ -51,6 +51,10 @@ pub struct ProcessCounters {
     pub split: Counter,
     /// Atoms of split launches.
     pub atoms: Counter,
+    /// Launches and atoms that have ended and whose duration was predicted.
+    pub predicted: Counter,
+    /// Those of them that took over 50 us more or less.
+    pub mispredicted: Counter,
     /// Launches that the whole GPU could hold at once, and the granted TPCs cannot.
     pub narrowed: Counter,
     /// Launches and atoms that had more TPCs than a goal of others leaves.
@@ -188,6 +192,8 @@ impl Page {
         set(&self.counters.masked, shown.rewritten);
         set(&self.counters.split, shown.split);
         set(&self.counters.atoms, shown.atoms);
+        set(&self.counters.predicted, shown.predicted);
+        set(&self.counters.mispredicted, shown.mispredicted);
         set(&self.counters.narrowed, shown.narrowed);
         set(&self.counters.spared, shown.spared);
         set(&self.counters.stalled, shown.stalled);
@@ -282,6 +288,8 @@ impl Page {
             rewritten: get(&self.counters.masked),
             split: get(&self.counters.split),
             atoms: get(&self.counters.atoms),
+            predicted: get(&self.counters.predicted),
+            mispredicted: get(&self.counters.mispredicted),
             narrowed: get(&self.counters.narrowed),
             spared: get(&self.counters.spared),
             stalled: get(&self.counters.stalled),

@@ -447,7 +447,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     }
     assert_eq!(world.read(File::TpcEffective, pool), Ok("0-1\n".into()));
     let text = world.read(File::ComputeStat, pool).unwrap();
-    assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\ncrowded 8\npassed 2\n"));
+    assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\npredicted 0\nmispredicted 0\ncrowded 8\npassed 2\n"));
     assert!(text.contains("passed.old-form 2\n"), "{text}");
     for line in text.lines() {
         assert!(parse::stat_line(line.as_bytes()).is_ok(), "{line}");

@@ -54,7 +54,8 @@ proptest! {
             L::REGISTERS.set(&mut qmd, registers & L::REGISTERS.max()).unwrap();
             let shared = shared >> L::SHARED_MEMORY_SHIFT & L::SHARED_MEMORY.max();
             L::SHARED_MEMORY.set(&mut qmd, shared).unwrap();
-            let wave = occupancy::wave(&Launch::read(&qmd, version).unwrap(), u64::from(tpcs));
+            let per_tpc = occupancy::per_tpc(&Launch::read(&qmd, version).unwrap());
+            let wave = u64::from(per_tpc) * u64::from(tpcs);
             for blocks in [blocks, wave, wave.saturating_add(1), wave.saturating_sub(1)] {
                 prop_assert_eq!(occupancy::holds::<L>(&qmd, blocks, tpcs), blocks <= wave);
             }

@@ -293,6 +293,18 @@ pub(crate) static METRICS: &[Metric] = &[
         "Atoms that split launches became.",
     ),
     counter(
+        "launches_predicted",
+        File::ComputeStat,
+        From::Key("predicted"),
+        "Launches and atoms that have ended and whose duration was predicted.",
+    ),
+    counter(
+        "launches_mispredicted",
+        File::ComputeStat,
+        From::Key("mispredicted"),
+        "Those of them that took over 50 us more or less than predicted.",
+    ),
+    counter(
         "launches_crowded",
         File::ComputeStat,
         From::Key("crowded"),

@@ -285,6 +285,25 @@ fn a_quota_is_had_while_there_is_work() {
     }
 }
 
+/// Checks that steady launches are predicted, and the first launch of a small grid of a known
+/// program, too: its blocks take as long as those of the large one. The seed begins with that.
+#[test]
+fn steady_launches_and_small_grids_are_predicted() {
+    let mut world = World::new(4, Sharing::Beside, Threads::Each(LOOK));
+    let group = world.group(&[]);
+    let kernel = |blocks| Kernel {
+        program: 0x100,
+        blocks,
+        block_ns: 150_000,
+    };
+    let kernels = vec![kernel(10 * 4 * 4), kernel(1)];
+    let at = world.start(group, Program::new(kernels, Pattern::Always(1), START, 2));
+    world.run_until(SETTLED);
+    let counters = world.processes[at].tenant.governor.counters();
+    let (predicted, wrong) = (counters.predicted, counters.mispredicted);
+    assert!(predicted > 50 && wrong == 0, "{wrong} of {predicted}");
+}
+
 /// Checks the waits for a neighbour of an earlier priority that is stopped, frozen or killed.
 #[test]
 fn who_is_gone_is_waited_for_no_longer_than_promised() {
