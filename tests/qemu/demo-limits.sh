@@ -37,6 +37,20 @@ more() {
 	fail "the program in \"$1\" launches nothing"
 }
 
+# waits_for NAME OTHER: checks that the program in NAME completes nothing while that in OTHER has
+# work. On a slow host the other may run out of work for a moment: then this looks again.
+waits_for() {
+	local from now
+	for _ in $(seq 20); do
+		from=$(cat "/tmp/$1")
+		more "$2" 5
+		now=$(cat "/tmp/$1")
+		[ -z "$now" ] || [ "$now" != "$from" ] || break
+	done
+	[ "$now" = "$from" ] || fail "the program in \"$1\" does not wait"
+	echo "   $2 has completed 5 launches, $1 none"
+}
+
 # recorded ARGUMENT...: fakegpu-record, while the programs stand still: the device forgets old
 # events.
 recorded() {
@@ -122,8 +136,19 @@ more left 6
 launches "$mark" 0x5000 'blocks \[' 4
 shown "grep -E '^(split|atoms)' left/0/compute.stat"
 [ "$(sed -n 's/^atoms //p' left/0/compute.stat)" -ge 100 ] || fail "few atoms"
-stop "$left" "$right"
+stop "$left"
 shown "echo off >left/0/atom.duration"
+
+say "An owner of an earlier priority goes first. Its neighbour waits while it has work, and runs on"
+say "when it has none:"
+shown "echo 0 >left/0/compute.priority"
+start left 0x5000 1320000
+left=$launched
+waits_for right left
+shown "grep held_usec.tpcs right/0/compute.stat"
+stop "$left"
+more right 10
+stop "$right"
 
 say "A hostile tenant submits 13200 blocks, and makes them 26400 before the GPU reads them. The GPU"
 say "executes what the driver has read, under its mask:"
