@@ -48,6 +48,7 @@ mod oracle;
 mod owned;
 mod owned_atoms;
 mod owned_bells;
+mod owned_billed;
 mod owned_crowded;
 mod owned_ends;
 mod owned_forged;
@@ -192,6 +193,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_slots::TESTS,
         owned_strict::TESTS,
         owned_time::TESTS,
+        owned_billed::TESTS,
         owned_process::TESTS,
         owned_storm::TESTS,
         steps::TESTS,
