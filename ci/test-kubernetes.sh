@@ -113,7 +113,7 @@ make_machine_root() {
 		install "$node/root$file" "$root/bin"
 	done
 	install "$node/bin/kubelet" "$node/root/usr/bin/busybox" "$root/bin"
-	install --strip "$GUEST_BIN/gct-device-plugin" "$root/bin"
+	install --strip "$GUEST_BIN"/{gct-device-plugin,fakegpu-record,rm-launch} "$root/bin"
 	for file in $("$root/bin/busybox" --list); do
 		[ -e "$root/bin/$file" ] || ln -s busybox "$root/bin/$file"
 	done
@@ -124,14 +124,14 @@ make_machine_root() {
 	folder=$(mktemp -d)
 	mkdir "$folder/bin"
 	cp "$root/bin/busybox" "$folder/bin"
-	install --strip "$GUEST_BIN/rm-pod" "$folder/bin"
+	install --strip "$GUEST_BIN"/rm-{pod,launch} "$folder/bin"
 	ln -s busybox "$folder/bin/sleep"
 	pack_image "$folder" registry.k8s.io/pause:3.8 localhost/pod:1 >"$root/images/pod.tar"
 	rm -r "$folder"
 }
 
 run_kernel_mode() {
-	need_machine gct-device-plugin
+	need_machine gct-device-plugin fakegpu-record
 	step "programs of the machine's node" make_machine_root "$node/machine"
 	run_machine $JOB machine "$node/machine"
 }

@@ -53,7 +53,8 @@ limit() {
 	is "$(cat "$GCT/$(group_of "$1")/0/$2")" "$3"
 }
 
-# pod NAME: a pod that asks for the profile, and then for more memory than it has.
+# pod NAME PROGRAM: a pod that asks for the profile. It asks for memory, and then for more than it
+# has. Then it launches grids of that program without end: two clients would share the time slice.
 pod() {
 	cat >/etc/manifests/$1.yaml <<-POD
 		apiVersion: v1
@@ -67,9 +68,57 @@ pod() {
 		  - name: main
 		    image: localhost/pod:1
 		    imagePullPolicy: Never
-		    command: [rm-pod, "16", "64"]
-		    resources: {limits: {gctgroup.dev/small: 1}}
+		    command:
+		    - busybox
+		    - sh
+		    - -c
+		    - >-
+		      rm-pod 16 64 >/out & until busybox grep -q refused /out; do sleep 1; done;
+		      busybox cat /out; exec rm-launch /launched $2 13200
+		    resources: {limits: {gctgroup.dev/quota: 1}}
 	POD
+}
+
+# A pod's program works, and has the memory of its profile only.
+works() {
+	says "$1" "10 pieces of work done
+time slice 1000 us
+16 MiB granted
+64 MiB refused"
+}
+
+# The TPCs of a list such as 0-3,8, one a line; nothing for `none`.
+tpcs_of() {
+	echo "$1" | tr , '\n' | awk -F- '/^[0-9]/ { for (tpc = $1 + 0; tpc <= $NF + 0; tpc++) print tpc }'
+}
+
+reserved() {
+	cat "$GCT/$(group_of "$1")/0/tpc.reserved"
+}
+
+reserves() {
+	is "$(tpcs_of "$(reserved "$1")" | wc -l)" 22
+}
+
+# yields PROGRAM POD: the GPU runs launches of the program, none of them on the TPCs of the pod. The
+# programs stand still while nobody looks at them: they would take the kubelet's time, and the
+# recorder forgets.
+yields() {
+	local mark list
+	reserves "$2" || return 1
+	tpcs_of "$(reserved "$2")" >/tmp/reserved
+	mark=$(fakegpu-record mark)
+	kill -CONT $(pidof rm-launch)
+	sleep 1
+	kill -STOP $(pidof rm-launch)
+	fakegpu-record launches "$mark" "$1" "$(cat $GCT/gpus/0/tpcs.list)" |
+		sed 's/.* TPCs //' | sort -u >/tmp/launches
+	cat /tmp/launches
+	[ -s /tmp/launches ] || return 1
+	while read -r list; do
+		tpcs_of "$list" | grep -qxFf /tmp/reserved && return 1
+	done </tmp/launches
+	return 0
 }
 
 only_version_2() {
@@ -117,29 +166,27 @@ httpd -p 127.0.0.1:2375 -h /run/docker
 containerd >/var/log/containerd.log 2>&1 &
 containerd=$!
 
-printf 'KTAP version 1\n1..14\n'
+# The driver knows the TPCs of a GPU that a client has opened once, and enforces quotas then.
+rm-launch rewrites 0x4000 13200
+
+printf 'KTAP version 1\n1..19\n'
 until_true "the machine has cgroup version 2 alone" only_version_2
 until_true "containerd serves" ctr version
 ctr -n k8s.io images import /images/pod.tar >/var/log/images.log 2>&1
 start_plugin
 start_kubelet
-until_true "the kubelet knows the plugin" grep -q 'small: registered' /var/log/plugin.log
-pod one
-until_true "a pod's program works, and has the memory of its profile only" says one \
-	"10 pieces of work done
-time slice 1000 us
-16 MiB granted
-64 MiB refused"
+until_true "the kubelet knows the plugin" grep -q 'quota: registered' /var/log/plugin.log
+pod one 0x5000
+until_true "a pod's program works, and has the memory of its profile only" works one
 until_true "its group has the profile's memory" limit one gmem.limit 67108864
 until_true "its group has the profile's time slice" limit one compute.timeslice 1000
 until_true "its group is bound to its cgroup" bound one
 until_true "its group is charged" charged one
-pod two
-until_true "another pod has the second slot" says two \
-	"10 pieces of work done
-time slice 1000 us
-16 MiB granted
-64 MiB refused"
+until_true "TPCs are reserved for it by the profile's quota" reserves one
+pod two 0x6000
+until_true "another pod has the second slot" works two
+until_true "the GPU runs its launches on no TPC of the first" yields 0x6000 one
+until_true "and those of the first on none of its own" yields 0x5000 two
 kill -9 $plugin
 wait $plugin
 kill $kubelet
@@ -149,12 +196,10 @@ rm /etc/manifests/one.yaml
 start_plugin
 start_kubelet
 until_true "a pod that was removed meanwhile has no group" eval '[ -z "$(group_of one)" ] && charged two'
-pod three
-until_true "and its slot is another's" says three \
-	"10 pieces of work done
-time slice 1000 us
-16 MiB granted
-64 MiB refused"
+pod three 0x7000
+until_true "and its slot is another's" works three
+until_true "whose launches run on no TPC of the second" yields 0x7000 two
+until_true "which keeps off its TPCs, too" yields 0x6000 three
 rm /etc/manifests/*.yaml
 until_true "nothing is left of groups and records" none_left
 until_true "the GPUs are healthy" eval '! grep -q unhealthy /var/log/plugin.log'
