@@ -309,13 +309,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let scratch = round.scratch.as_deref_mut()?;
         let copies = round.copies.as_deref_mut();
         let atoms = splitting.emit(&mut stream.room, scratch, copies, round.memory, to);
-        if atoms.is_some() {
+        if let (Some(call), true) = (found.get(last.index), atoms.is_some()) {
             // A head of a graph stays as its tenant wrote it, or is masked with the first atom.
-            let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
-            found
-                .get(last.index)
-                .into_iter()
-                .for_each(|call| graphs.forget_mask(call.qmd_va));
+            Memory::new(&mut self.nodes, &mut self.replays).forget_mask(call.qmd_va);
         }
         let narrowed = narrowed && atoms.is_some();
         add(&mut self.counters.narrowed, u64::from(narrowed));

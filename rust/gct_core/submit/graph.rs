@@ -357,10 +357,7 @@ pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite,
     let words = match mask {
         Some(mask) => {
             let decision = mask::combine(node.tenant, mask, mask::width(node.version))?;
-            match node.needs {
-                Needs::Any => decision.0,
-                needs => mask::fitting(decision, needs, mask)?.0,
-            }
+            mask::fitting(decision, node.needs, mask)?.0
         }
         None => node.tenant.unwrap_or([0; MASK_WORDS]),
     };

@@ -172,25 +172,28 @@ impl Uploads {
 
     /// Adds data to the last upload, unless it is complete.
     pub(super) fn data(&mut self, at: u32, count: u32) {
-        let last = (self.added - Wrapping(1)).0 % UPLOADS;
-        let waits = self.added != Wrapping(0) && self.open;
-        if let (Some(upload), true) = (self.ring.get_mut(last), waits) {
-            if self.seen == Sat(0) && is_whole(count, upload.bytes) {
+        let is_first = self.seen == Sat(0);
+        if let Some(upload) = self.open_upload() {
+            if is_first && is_whole(count, upload.bytes) {
                 upload.at = at | upload.at & USED;
             }
+        }
+        self.fill(count);
+    }
+
+    /// Adds data whose words are not here, as a macro makes them.
+    pub(super) fn fill(&mut self, count: u32) {
+        if let Some(bytes) = self.open_upload().map(|upload| upload.bytes) {
             self.seen = (self.seen + Sat(count)).min(SEEN_MAX);
-            self.open = !is_whole(self.seen.0, upload.bytes);
+            self.open = !is_whole(self.seen.0, bytes);
         }
     }
 
-    /// Adds data that a macro makes to the last upload. Its words are not here.
-    pub(super) fn fill(&mut self, count: u32) {
+    /// Returns the last upload if it is known and not complete.
+    fn open_upload(&mut self) -> Option<&mut Upload> {
         let last = (self.added - Wrapping(1)).0 % UPLOADS;
         let waits = self.added != Wrapping(0) && self.open;
-        if let (Some(upload), true) = (self.ring.get(last), waits) {
-            self.seen = (self.seen + Sat(count)).min(SEEN_MAX);
-            self.open = !is_whole(self.seen.0, upload.bytes);
-        }
+        self.ring.get_mut(last).filter(|_| waits)
     }
 
     /// Finds the QMD at `va` in the frequent cases; `None` where only [`find`](Self::find) can
