@@ -242,11 +242,13 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 13] = [
+        let formats: [(&str, Format); 15] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
             ("models-h100-atoms", scenes::markdown),
             ("models-h100-atoms", scenes::in_time),
+            ("models-h100-decomposition", scenes::markdown),
+            ("models-h100-decomposition", scenes::in_time),
             ("models-h100-6", models::markdown),
             ("models-h100-load", scenes::markdown),
             ("models-h100-load", scenes::in_time),
