@@ -87,10 +87,13 @@ pub(crate) struct Facts {
     /// Whether it has a seat, as far as it knows, and whether nobody can have taken it since.
     pub(crate) seated: bool,
     pub(crate) is_sure: bool,
-    /// Whether its last round showed work. A tenant that has just got a seat has shown nothing.
-    pub(crate) shows_work: bool,
-    /// Since when it shows none; `None` if it never did.
-    pub(crate) idle_since: Option<u64>,
+    /// Whether its last round showed work.
+    shows_work: bool,
+    /// Since when it shows none; `None` if it never showed any.
+    idle_since: Option<u64>,
+    /// The same, seen or not. Its next round shows it.
+    works: bool,
+    stopped: Option<u64>,
     /// When its last round ended.
     pub(crate) looked: u64,
     /// Whether a duty cycle may have held back all that it had, so that it showed no work.
@@ -113,6 +116,8 @@ impl Facts {
             is_sure: false,
             shows_work: false,
             idle_since: None,
+            works: false,
+            stopped: None,
             looked: 0,
             may_rest: false,
         }
@@ -121,12 +126,18 @@ impl Facts {
     /// Records that a round has ended, which showed whether the tenant has work. With a duty cycle
     /// it may have shown none.
     pub(crate) fn show(&mut self, work: bool, has_cycle: bool, now: u64) {
-        match self.shows_work && !work {
-            true => self.idle_since = Some(now),
+        match self.works && !work {
+            true => self.stopped = Some(now),
             false => self.may_rest = has_cycle,
         }
-        self.shows_work = work;
+        self.works = work;
+        (self.shows_work, self.idle_since) = (work, self.stopped);
         self.looked = now;
+    }
+
+    /// Records that the tenant has got a seat, in which it has shown nothing yet.
+    pub(crate) fn take_seat(&mut self) {
+        (self.shows_work, self.idle_since) = (false, None);
     }
 
     fn rank(&self) -> Rank {

@@ -415,7 +415,7 @@ impl World {
         facts.standing = self.processes[at].standing;
         let seated = self.processes[at].tenant.company().rank() != Rank::LAST;
         if seated && !facts.seated {
-            (facts.shows_work, facts.idle_since) = (false, None);
+            facts.take_seat();
         }
         let takes_one = seated && !facts.seated;
         (facts.seated, facts.is_sure) = (seated, true);
