@@ -78,8 +78,6 @@ goes_on() {
 	more() { [ "$(lines "$work/$1/watch")" -gt $(($2 + 5)) ]; }
 	eventually more "$1" "$before"
 }
-# A container has no cache of compiled kernels.
-patiently() { eventually "$@" || eventually "$@" || eventually "$@"; }
 no_group() { ! ctl ls | grep -q "$(group "$1")"; }
 no_record() { ! grep -rq "$(group "$1")" "$work/state"; }
 
@@ -105,6 +103,7 @@ check "beside it one of the large profile" start right large
 for name in left right; do
 	check "$name: its group is bound to its cgroup" has $name group.cgroup "/gct-$$-$name" ""
 	check "$name: a program runs in it" watches $name
+	# A container has no cache of compiled kernels.
 	check "$name: its launches run" patiently sms_over "$work/$name/watch" 0
 	check "$name: the program is its group's only member" eventually is_the_watch $name
 	check "$name: launches are rewritten" grep -qE '^rewritten [1-9]' <(get "$(group $name)/0" compute.stat)

@@ -51,6 +51,9 @@ eventually() {
 	return 1
 }
 
+# Waits four times as long.
+patiently() { eventually "$@" || eventually "$@" || eventually "$@" || eventually "$@"; }
+
 # Prints the last number of SMs that a watched program printed, and counts its lines.
 sms() { tail -n 1 "$1" | sed -n 's/.*"sms":\([0-9]*\).*/\1/p'; }
 lines() { wc -l <"$1"; }
