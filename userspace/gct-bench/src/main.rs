@@ -73,7 +73,9 @@ struct Cli {
     /// atoms-by-turns: a pair with atoms of 10 us to 10 ms (Tally 7c);
     ///
     /// duty: requests in time and steps over compute.max of the training, a decoder beside a
-    /// diffusion U-Net (GVM 7.4)
+    /// diffusion U-Net (GVM 7.4);
+    ///
+    /// goals: BERT beside two trainings with slo.p99 as its only setting, at once and then
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -163,7 +165,7 @@ fn main() -> Result<()> {
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),
-            variants::LENGTHS | variants::DECOMPOSITION | variants::DUTY => (
+            variants::LENGTHS | variants::DECOMPOSITION | variants::DUTY | variants::GOALS => (
                 part.as_str(),
                 variants::run(&kit, &cli, part, &tpcs, &mut report),
             ),
@@ -242,13 +244,15 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 15] = [
+        let formats: [(&str, Format); 17] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
             ("models-h100-atoms", scenes::markdown),
             ("models-h100-atoms", scenes::in_time),
             ("models-h100-decomposition", scenes::markdown),
             ("models-h100-decomposition", scenes::in_time),
+            ("models-h100-duty", scenes::markdown),
+            ("models-h100-duty", scenes::in_time),
             ("models-h100-6", models::markdown),
             ("models-h100-load", scenes::markdown),
             ("models-h100-load", scenes::in_time),

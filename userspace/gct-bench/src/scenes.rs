@@ -14,7 +14,7 @@ use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
 use crate::report::{Report, Table};
 use crate::summary;
 use crate::torch::LEAD;
-use crate::variants::{DECOMPOSITION, DUTY, LENGTHS};
+use crate::variants::{DECOMPOSITION, DUTY, GOALS, LENGTHS};
 use crate::Cli;
 use anyhow::{Context, Result};
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
@@ -121,6 +121,7 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         LENGTHS => beside("bert", &["resnet50", "lora"]),
         DECOMPOSITION => beside("bert", &TRAININGS),
         DUTY => beside("decode", &["unet"]),
+        GOALS => beside("bert", &["resnet50", "unet"]),
         _ => [
             ("bert", "resnet50"),
             ("prefill", "resnet50"),
@@ -439,6 +440,7 @@ mod tests {
             LENGTHS,
             DECOMPOSITION,
             DUTY,
+            GOALS,
         ];
         for scene in parts
             .iter()

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Measures scenes under settings that change while the programs run: lengths of atoms (Tally's
-//! figure 7c), what priority and atoms give each (Tally's 7b, LithOS's figure 20), and duty cycles
-//! of the training (GVM's 7.4).
+//! figure 7c), what priority and atoms give each (Tally's 7b, LithOS's figure 20), duty cycles of
+//! the training (GVM's 7.4), and goals of the service (`slo.p99`).
 //!
 //! The service is in the group `first`, its training in the group `last`. They take turns: nothing
 //! here needs MPS.
+//!
+//! A goal takes some windows of its controller until it is kept. So it is measured twice: at once,
+//! and then.
 
 use crate::budget::Budget;
 use crate::mechanisms::{self, Mechanism};
@@ -22,6 +25,8 @@ pub(crate) const LENGTHS: &str = "atoms-by-turns";
 pub(crate) const DECOMPOSITION: &str = "decomposition";
 /// The part that measures duty cycles of the training.
 pub(crate) const DUTY: &str = "duty";
+/// The part that measures goals of the service.
+pub(crate) const GOALS: &str = "goals";
 /// Values of `compute.priority`: two that differ, and the default.
 const ORDER: [&str; 2] = ["0", "15"];
 const SAME: [&str; 2] = ["8", "8"];
@@ -31,6 +36,8 @@ const ATOMS: &str = "50us";
 /// A limit that is not set.
 const NO_ATOMS: &str = "off";
 const NO_DUTY: &str = "max";
+const NO_GOAL: &str = "max";
+const GOAL: &str = "slo.p99";
 
 /// Settings of the two groups.
 struct Variant {
@@ -40,6 +47,8 @@ struct Variant {
     /// `atom.duration` and `compute.max` of the training's group.
     atoms: &'static str,
     duty: String,
+    /// `slo.p99` of the service's group.
+    goal: &'static str,
 }
 
 impl Variant {
@@ -49,17 +58,30 @@ impl Variant {
             priorities,
             atoms,
             duty: NO_DUTY.into(),
+            goal: NO_GOAL,
         }
     }
 
-    /// Returns all settings: group, file and value.
-    fn settings(&self) -> [(&'static str, &'static str, &str); 4] {
+    /// Returns the name of each row that is measured, one after the other.
+    fn rows(&self) -> Vec<String> {
+        match self.goal {
+            NO_GOAL => vec![self.name.clone()],
+            _ => ["at once", "then"]
+                .map(|when| format!("{} {when}", self.name))
+                .into(),
+        }
+    }
+
+    /// Returns all settings: group, file and value. A goal is forgotten first.
+    fn settings(&self) -> [(&'static str, &'static str, &str); 6] {
         let [first, last] = self.priorities;
         [
             ("first", "compute.priority", first),
             ("last", "compute.priority", last),
             ("last", "atom.duration", self.atoms),
             ("last", "compute.max", &self.duty),
+            ("first", GOAL, NO_GOAL),
+            ("first", GOAL, self.goal),
         ]
     }
 }
@@ -76,6 +98,15 @@ fn variants(part: &str) -> Vec<Variant> {
             Variant::new("gct priority with whole launches", ORDER, WHOLE),
             Variant::new("gct priority and atoms", ORDER, ATOMS),
         ],
+        GOALS => {
+            let goals = ["8000", "30000"].map(|goal| Variant {
+                goal,
+                ..Variant::new(format!("gct goal of {goal} us"), SAME, NO_ATOMS)
+            });
+            let without = Variant::new("gct no goal", SAME, NO_ATOMS);
+            let order = Variant::new("gct priority", ORDER, ATOMS);
+            [without].into_iter().chain(goals).chain([order]).collect()
+        }
         _ => {
             let limited = [10, 20, 30, 50, 70, 90].map(|percent| Variant {
                 duty: format!("{} 100000", percent * 1000),
@@ -110,20 +141,27 @@ pub(crate) fn run(
                 report.note(format!("{part} was cut short by --limit-seconds"));
                 return Ok(());
             }
-            for (group, file, value) in variant.settings() {
-                daemon.set(group, file, value)?;
-            }
-            let mechanism = Mechanism {
-                name: variant.name,
-                high_priority: false,
-                beside: true,
-            };
             for scene in &scenes {
-                programs.window(cli, &mechanism, scene, &rates, report)?;
+                for (group, file, value) in variant.settings() {
+                    daemon.set(group, file, value)?;
+                }
+                for name in variant.rows() {
+                    let mechanism = Mechanism {
+                        name,
+                        high_priority: false,
+                        beside: true,
+                    };
+                    programs.window(cli, &mechanism, scene, &rates, report)?;
+                    if variant.goal != NO_GOAL {
+                        let stat = daemon.get("first", "slo.stat")?;
+                        let stat = stat.split_whitespace().collect::<Vec<_>>().join(" ");
+                        report.note(format!("{}: {stat}", mechanism.name));
+                    }
+                }
             }
+            report.write(&cli.out, part)?;
             budget.done();
         }
-        report.write(&cli.out, part)?;
     }
     Ok(())
 }
@@ -137,7 +175,7 @@ mod tests {
 
     #[test]
     fn groups_accept_every_setting() {
-        for part in [LENGTHS, DECOMPOSITION, DUTY] {
+        for part in [LENGTHS, DECOMPOSITION, DUTY, GOALS] {
             for variant in variants(part) {
                 for (_, file, value) in variant.settings() {
                     let entry = files::find(Place::Pool, file).unwrap();
@@ -149,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_variant_has_settings_and_a_name_of_its_own() {
-        for part in [LENGTHS, DECOMPOSITION, DUTY] {
+        for part in [LENGTHS, DECOMPOSITION, DUTY, GOALS] {
             let all = variants(part);
             let names: BTreeSet<&str> = all.iter().map(|variant| variant.name.as_str()).collect();
             let settings: BTreeSet<_> = all.iter().map(Variant::settings).collect();
