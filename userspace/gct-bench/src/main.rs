@@ -24,6 +24,7 @@ mod report;
 mod scaling;
 mod scenes;
 mod silence;
+mod slices;
 mod summary;
 mod sweep;
 mod tokens;
@@ -75,7 +76,9 @@ struct Cli {
     /// duty: requests in time and steps over compute.max of the training, a decoder beside a
     /// diffusion U-Net (GVM 7.4);
     ///
-    /// goals: BERT beside two trainings with slo.p99 as its only setting, at once and then
+    /// goals: BERT beside two trainings with slo.p99 as its only setting, at once and then;
+    ///
+    /// slices: two services of one priority beside a training, under different time slices
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -169,6 +172,7 @@ fn main() -> Result<()> {
                 part.as_str(),
                 variants::run(&kit, &cli, part, &tpcs, &mut report),
             ),
+            slices::SLICES => (slices::SLICES, slices::run(&kit, &cli, &tpcs, &mut report)),
             "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
             "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),
             "scaling" => ("scaling", scaling::run(&kit, &cli, &tpcs, &mut report)),

@@ -168,10 +168,13 @@ pub(crate) fn all(
     Ok(pairs)
 }
 
+/// The group of programs that yield, and its `compute.priority`.
+pub(crate) const LAST: (&str, &str) = ("last", "15");
+
 /// Creates the groups `first` and `last`, the first with precedence. Returns their programs'
 /// environments.
 pub(crate) fn ordered(daemon: &Daemon) -> Result<(RunEnv, RunEnv)> {
-    for (group, priority) in [("first", "0"), ("last", "15")] {
+    for (group, priority) in [("first", "0"), LAST] {
         daemon.create(group)?;
         daemon.set(group, "compute.priority", priority)?;
     }

@@ -12,6 +12,7 @@ use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Servers};
 use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
 use crate::report::{Report, Table};
+use crate::slices::{self, SLICES};
 use crate::summary;
 use crate::torch::LEAD;
 use crate::variants::{DECOMPOSITION, DUTY, GOALS, LENGTHS};
@@ -122,6 +123,12 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         DECOMPOSITION => beside("bert", &TRAININGS),
         DUTY => beside("decode", &["unet"]),
         GOALS => beside("bert", &["resnet50", "unet"]),
+        SLICES => {
+            let services = slices::SERVICES;
+            let [(long, _), (short, _)] = services;
+            let name = format!("{long} and {short} beside training lora");
+            vec![Scene::new(name, &services, &["lora"])]
+        }
         _ => [
             ("bert", "resnet50"),
             ("prefill", "resnet50"),
@@ -170,7 +177,8 @@ pub(crate) fn run(
         mechanism.beside && cli.measures(&mechanism.name)
     })?;
     mechanisms::in_rounds(pairs, cli, part, report, |pair, random, report| {
-        let mut programs = Programs::start(kit, [&pair.critical, &pair.best_effort], &scenes)?;
+        let mut programs =
+            Programs::start(kit, &|_| pair.critical.clone(), &pair.best_effort, &scenes)?;
         let mut windows: Vec<(&Mechanism, &Scene)> = pair
             .mechanisms
             .iter()
@@ -186,8 +194,7 @@ pub(crate) fn run(
 
 /// Measures the models alone on the GPU, natively: the services at the load of each scene.
 pub(crate) fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
-    let native = RunEnv::native();
-    let mut programs = Programs::start(kit, [&native, &native], scenes)?;
+    let mut programs = Programs::start(kit, &|_| RunEnv::native(), &RunEnv::native(), scenes)?;
     let mut rates = Rates::default();
     for (name, service) in &mut programs.services {
         service.ask(&format!("cost {name} {REQUESTS}"))?;
@@ -231,9 +238,11 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
+    /// Starts them: each service where `critical` says, the trainings in `best_effort`.
     pub(crate) fn start(
         kit: &Kit,
-        [critical, best_effort]: [&RunEnv; 2],
+        critical: &dyn Fn(&str) -> RunEnv,
+        best_effort: &RunEnv,
         scenes: &[Scene],
     ) -> Result<Self> {
         let mut services: Vec<&'static str> = Vec::new();
@@ -243,9 +252,11 @@ impl Programs {
             more(&mut services, &names.collect::<Vec<_>>());
             more(&mut trainings, &scene.trainings);
         }
-        let first = services
+        let critical: Vec<RunEnv> = services.iter().map(|name| critical(name)).collect();
+        let first = critical
             .iter()
-            .map(|name| Models::Services(critical, std::slice::from_ref(name)));
+            .zip(&services)
+            .map(|(env, name)| Models::Services(env, std::slice::from_ref(name)));
         let rest = trainings
             .iter()
             .map(|name| Models::Trainings(best_effort, std::slice::from_ref(name)));
@@ -441,6 +452,7 @@ mod tests {
             DECOMPOSITION,
             DUTY,
             GOALS,
+            SLICES,
         ];
         for scene in parts
             .iter()

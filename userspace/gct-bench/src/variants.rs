@@ -130,7 +130,7 @@ pub(crate) fn run(
     let rates = alone(kit, cli, &scenes, report)?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
     let (first, last) = mechanisms::ordered(&daemon)?;
-    let mut programs = Programs::start(kit, [&first, &last], &scenes)?;
+    let mut programs = Programs::start(kit, &|_| first.clone(), &last, &scenes)?;
     let mut budget = Budget::new(cli.limit_seconds);
     for _ in 0..cli.repeat {
         for variant in variants(part) {

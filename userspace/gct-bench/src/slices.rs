@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures two services of one priority, each in a group of its own, under time slices of
+//! different lengths, beside a training that yields to both.
+
+use crate::budget::Budget;
+use crate::mechanisms::{Mechanism, LAST};
+use crate::report::Report;
+use crate::scenes::{alone, scenes, Programs};
+use crate::Cli;
+use anyhow::Result;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::Kit;
+
+/// The name of the part.
+pub(crate) const SLICES: &str = "slices";
+
+/// The service with long requests, and the other one.
+pub(crate) const SERVICES: [(&str, f64); 2] = [("decode", 0.4), ("bert", 0.2)];
+
+/// `compute.timeslice` of each of [`SERVICES`].
+const LENGTHS: [[&str; 2]; 3] = [["default", "default"], ["500us", "10ms"], ["50us", "10ms"]];
+
+fn name([long, short]: [&str; 2]) -> String {
+    format!("gct slices of {long} and {short}")
+}
+
+/// Measures the scene under each pair of time slices.
+pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    let scenes = scenes(SLICES, cli.requests);
+    let rates = alone(kit, cli, &scenes, report)?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let groups = SERVICES.map(|(service, _)| (service, "0"));
+    for (group, priority) in groups.into_iter().chain([LAST]) {
+        daemon.create(group)?;
+        daemon.set(group, "compute.priority", priority)?;
+    }
+    let service = |name: &str| daemon.group(name, "");
+    let mut programs = Programs::start(kit, &service, &daemon.group(LAST.0, ""), &scenes)?;
+    let mut budget = Budget::new(cli.limit_seconds);
+    for _ in 0..cli.repeat {
+        for lengths in LENGTHS {
+            if !cli.measures(&name(lengths)) {
+                continue;
+            }
+            if !budget.admits() {
+                report.note(format!("{SLICES} was cut short by --limit-seconds"));
+                return Ok(());
+            }
+            for ((group, _), length) in SERVICES.iter().zip(lengths) {
+                daemon.set(group, "compute.timeslice", length)?;
+            }
+            let mechanism = Mechanism {
+                name: name(lengths),
+                high_priority: false,
+                beside: true,
+            };
+            for scene in &scenes {
+                programs.window(cli, &mechanism, scene, &rates, report)?;
+            }
+            report.write(&cli.out, SLICES)?;
+            budget.done();
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gct_client::Tree;
+    use gct_core::iface::{files, Place};
+
+    #[test]
+    fn groups_accept_every_length() {
+        let entry = files::find(Place::Pool, "compute.timeslice").unwrap();
+        for length in LENGTHS.as_flattened() {
+            Tree::parse(entry, length).unwrap();
+        }
+    }
+}
