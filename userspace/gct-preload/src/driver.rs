@@ -39,6 +39,8 @@ use core::ffi::{c_int, c_uint, c_void};
 pub(crate) type Status = c_int;
 
 pub(crate) const SUCCESS: Status = 0;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: Status = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Status = 2;
 /// `CUDA_ERROR_NOT_INITIALIZED`: the result of a wrapper without libcuda.

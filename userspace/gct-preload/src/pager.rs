@@ -15,15 +15,18 @@
 //! look      learns what the limits allow now; shrink evicts what exceeds that
 //! make_room evicts for memory that cannot move
 //! detach    forgets an allocation that is being freed; release uncharges it then
+//! sweep     forgets and uncharges allocations that have gone with their context
 //! ```
 //!
 //! The charge comes before a move that takes memory, and is given back after one that frees it.
 
-use core::ops::Range;
+mod spans;
+
 use gct_core::memory::BYTES_MAX;
 use gct_core::policy::placement::{self, Piece, LEARN_INTERVAL};
 use gct_core::units::{Bytes, Ns};
 use gctd_ipc::message::Paged;
+use spans::{Detached, Span};
 
 /// Size of a piece. Smaller ones move more slowly: 6 GB/s out and 16 GB/s in with 2 MiB, 10 and 36
 /// with 16 MiB (H100).
@@ -61,33 +64,9 @@ pub(crate) trait Backend {
     fn room(&mut self) -> Option<Paged>;
 }
 
-/// An allocation.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    base: u64,
-    bytes: u64,
-    /// Its first piece.
-    first: usize,
-}
-
-impl Span {
-    fn pieces(&self) -> Range<usize> {
-        // CAST: fewer pieces than bytes that exist.
-        self.first..self.first + self.bytes.div_ceil(PIECE) as usize
-    }
-}
-
 /// A new allocation that is charged and not made yet.
 #[derive(Debug)]
 pub(crate) struct Placed(Vec<Piece>);
-
-/// An allocation that is being freed.
-#[derive(Debug)]
-pub(crate) struct Detached {
-    base: u64,
-    bytes: u64,
-    placed: Placed,
-}
 
 impl Placed {
     /// Lays an allocation out: on the GPU while it has room, then on the host. Returns `None` if
@@ -251,16 +230,17 @@ impl Memory {
         let _ = self.charge(minus(self.charged, placed.paged()), backend);
     }
 
-    /// Records where an allocation lies, and moves its pieces to their places. Returns false if the
-    /// driver refuses that.
+    /// Records where an allocation lies and its number ([`Memory::sweep`]), and moves its pieces to
+    /// their places. Returns false if the driver refuses that.
     #[must_use]
-    pub(crate) fn insert(&mut self, base: u64, placed: Placed, backend: &mut impl Backend) -> bool {
-        let sum = placed.0.iter().map(|piece| piece.bytes.get());
-        self.attach(Detached {
-            base,
-            bytes: sum.sum(),
-            placed,
-        });
+    pub(crate) fn insert(
+        &mut self,
+        base: u64,
+        number: Option<u64>,
+        placed: Placed,
+        backend: &mut impl Backend,
+    ) -> bool {
+        self.attach(Detached::new(base, number, placed));
         let at = self.at(base).map(|at| self.spans[at]);
         at.is_some_and(|span| self.settle(span, backend))
     }
@@ -278,55 +258,20 @@ impl Memory {
         })
     }
 
-    /// Returns the index of the allocation that contains an address.
-    fn at(&self, address: u64) -> Option<usize> {
-        let behind = self.spans.partition_point(|span| span.base <= address);
-        let at = behind.checked_sub(1)?;
-        let span = &self.spans[at];
-        (address - span.base < span.bytes).then_some(at)
-    }
-
-    /// Forgets an allocation that is about to be freed, and still charges it.
-    pub(crate) fn detach(&mut self, base: u64) -> Option<Detached> {
-        let at = self.at(base).filter(|at| self.spans[*at].base == base)?;
-        let span = self.spans.remove(at);
-        let count = span.pieces().len();
-        self.spans[at..]
-            .iter_mut()
-            .for_each(|span| span.first -= count);
-        self.uses.drain(span.pieces());
-        let pieces = self.pieces.drain(span.pieces()).collect();
-        Some(Detached {
-            base,
-            bytes: span.bytes,
-            placed: Placed(pieces),
-        })
-    }
-
-    /// Records an allocation that could not be freed, or is new.
-    pub(crate) fn attach(&mut self, detached: Detached) {
-        let Detached {
-            base,
-            bytes,
-            placed: Placed(pieces),
-        } = detached;
-        let at = self.spans.partition_point(|span| span.base <= base);
-        let first = match at.checked_sub(1) {
-            Some(before) => self.spans[before].pieces().end,
-            None => 0,
-        };
-        let count = pieces.len();
-        self.spans[at..]
-            .iter_mut()
-            .for_each(|span| span.first += count);
-        self.spans.insert(at, Span { base, bytes, first });
-        self.uses.splice(first..first, pieces.iter().map(|_| 0));
-        self.pieces.splice(first..first, pieces);
-    }
-
     /// Uncharges an allocation that was freed.
     pub(crate) fn release(&mut self, detached: &Detached, backend: &mut impl Backend) {
-        self.cancel(&detached.placed, backend);
+        self.cancel(detached.placed(), backend);
+    }
+
+    /// Forgets and uncharges the allocations that `is_gone` names by their addresses and numbers.
+    pub(crate) fn sweep(&mut self, is_gone: impl Fn(u64, u64) -> bool, backend: &mut impl Backend) {
+        for at in (0..self.spans.len()).rev() {
+            let span = &self.spans[at];
+            if span.number.is_some_and(|number| is_gone(span.base, number)) {
+                let gone = self.take(at);
+                self.release(&gone, backend);
+            }
+        }
     }
 
     /// Counts a use by a launch with this argument.
@@ -411,13 +356,6 @@ impl Memory {
         let evicted = moves.evict.is_none_or(|at| self.evict(at, backend, now));
         let fits = self.pieces[moves.promote].bytes.get() <= minus(self.room, self.charged).device;
         evicted && (!fits || self.promote(moves.promote, backend, now))
-    }
-
-    fn address(&self, piece: usize) -> u64 {
-        let at = self.spans.partition_point(|span| span.first <= piece);
-        let span = &self.spans[at.saturating_sub(1)];
-        // CAST: widening.
-        span.base + PIECE * (piece - span.first) as u64
     }
 
     fn evict_coldest(&mut self, backend: &mut impl Backend, now: Ns) -> bool {

@@ -226,20 +226,57 @@ fn a_lower_limit_evicts() {
     }
 }
 
+/// Checks that memory of a context that ends is uncharged, and only that.
+#[test]
+fn memory_ends_with_its_context() {
+    let (daemon, client) = bed("ends", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 16), "0");
+    assert_eq!(program.does("context"), "0");
+    assert_eq!(program.alloc(1, 64), "0");
+    assert_eq!(charged(&client), (64, 16));
+    assert_eq!(program.does("destroy"), "0");
+    assert_eq!(charged(&client), (16, 0));
+    for hold in ["retain", "retain", "release"] {
+        assert_eq!(program.does(hold), "0");
+        assert_eq!(charged(&client), (16, 0), "{hold}");
+    }
+    assert_eq!(program.does("context"), "0");
+    assert_eq!(program.alloc(1, 48), "0");
+    assert_eq!(program.does("release"), "0");
+    assert_eq!(charged(&client), (48, 0));
+    assert_eq!(program.does("destroy"), "0");
+    assert_eq!(charged(&client), (0, 0));
+    drop(program);
+
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 80), "0");
+    assert_eq!(program.does("reset"), "0");
+    assert_eq!(charged(&client), (0, 0));
+    assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
+}
+
 /// Checks that the library's thread enters no context that was destroyed.
 #[test]
 fn a_destroyed_context_is_not_used() {
     for end in ["destroy", "reset"] {
         let (daemon, client) = bed(end, LIMITS);
         let mut program = Program::new(&daemon, &client);
-        if end == "destroy" {
-            assert_eq!(program.does("context"), "0");
-        }
-        assert_eq!(program.alloc(0, 64), "0");
+        let (stays, ends) = match end {
+            "destroy" => (0, 1),
+            _ => (1, 0),
+        };
+        // The context that ends is the last one that was used.
+        assert_eq!(program.does("context"), "0");
+        assert_eq!(program.does(&format!("enter {stays}")), "0");
+        assert_eq!(program.alloc(0, 48), "0");
+        assert_eq!(program.does(&format!("enter {ends}")), "0");
+        assert_eq!(program.alloc(1, 16), "0");
         assert_eq!(program.does(end), "0");
+        assert_eq!(charged(&client), (48, 0));
         // gctd waits five seconds for memory to leave. The thread looks each second.
-        assert_eq!(client.write("web/0/gmem.limit", "48M"), Err(libc::EBUSY));
-        assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
+        assert_eq!(client.write("web/0/gmem.limit", "40M"), Err(libc::EBUSY));
+        assert_eq!(program.state(), "resident 48 pinned 0 streams 0 intact 1");
     }
 }
 

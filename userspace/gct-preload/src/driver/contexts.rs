@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Names a context of the program, for work in a thread of the library, and forgets it before the
-//! program destroys it.
+//! program destroys it. Then it uncharges the pageable memory that has gone with it.
 //!
+//! A release ends a context if it is the last one. So libcuda is asked which memory it still knows.
 //! A green context is destroyed by another name than the one that a thread has as its current
 //! context. So all contexts are forgotten then.
 
@@ -75,7 +76,8 @@ impl Context {
 
 macro_rules! ends {
     ($($name:ident is $symbol:ident ($argument:ident: $kind:ty): $forget:expr;)*) => {$(
-        /// Interposes libcuda's function: no thread of the library uses the context any more.
+        /// Interposes libcuda's function: no thread of the library uses the context any more, and
+        /// its memory is not charged any more.
         ///
         /// # Safety
         ///
@@ -85,7 +87,11 @@ macro_rules! ends {
         pub unsafe extern "C" fn $name($argument: $kind) -> Status {
             keep_errno(|| $forget);
             // SAFETY: passed on; the type is that of the function.
-            unsafe { end(&$symbol, $argument) }
+            let status = unsafe { end(&$symbol, $argument) };
+            if status == SUCCESS {
+                keep_errno(pageable::sweep);
+            }
+            status
         }
     )*};
 }

@@ -16,6 +16,8 @@ const ATTACH_GLOBAL: c_uint = 1;
 const SET_ACCESSED_BY: c_int = 5;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
+/// `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
+const BUFFER_ID: c_int = 7;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
@@ -24,6 +26,7 @@ const HOST_KEPT: u64 = 16;
 
 static ADVISE: Libcuda = Libcuda::new(c"cuMemAdvise_v2");
 static PREFETCH: Libcuda = Libcuda::new(c"cuMemPrefetchAsync_v2");
+static POINTER_GET_ATTRIBUTE: Libcuda = Libcuda::new(c"cuPointerGetAttribute");
 static STREAM_CREATE: Libcuda = Libcuda::new(c"cuStreamCreate");
 static STREAM_SYNCHRONIZE: Libcuda = Libcuda::new(c"cuStreamSynchronize");
 static STREAM_DESTROY: Libcuda = Libcuda::new(c"cuStreamDestroy_v2");
@@ -189,6 +192,25 @@ pub(super) fn alloc_managed(bytes: usize, device: Device) -> Option<Address> {
         return None;
     }
     Some(at)
+}
+
+/// Returns libcuda's number of the allocation at an address. No other allocation of the process has
+/// it ever.
+///
+/// # Errors
+///
+/// [`INVALID_VALUE`]: there is none.
+pub(super) fn number(at: Address) -> Result<u64, Status> {
+    type Get = unsafe extern "C" fn(*mut u64, c_int, Address) -> Status;
+    // SAFETY: the type is that of the function.
+    let get = unsafe { POINTER_GET_ATTRIBUTE.function::<Get>() };
+    let mut number = 0;
+    // SAFETY: the attribute is 64 bits long. libcuda looks the address up and reads nothing there.
+    match get.map(|get| unsafe { get(&mut number, BUFFER_ID, at) }) {
+        Some(SUCCESS) => Ok(number),
+        Some(status) => Err(status),
+        None => Err(NOT_INITIALIZED),
+    }
 }
 
 /// Frees memory with libcuda's function.

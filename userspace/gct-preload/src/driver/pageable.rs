@@ -17,7 +17,8 @@ use super::mover::{self, Mover, OwnStream};
 use super::size::{bus_id, current_device};
 use super::symbols::{Symbol, MEM_ALLOC, MEM_ALLOC_PITCH};
 use super::{
-    pager, Address, Device, Function, Status, Stream, NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS,
+    pager, Address, Device, Function, Status, Stream, INVALID_VALUE, NOT_INITIALIZED,
+    OUT_OF_MEMORY, SUCCESS,
 };
 use crate::pager::{Memory, SPARE};
 use crate::sys::{self, keep_errno};
@@ -116,6 +117,20 @@ pub(super) fn forget(ends: impl Fn(Device, Context) -> bool) {
     }
 }
 
+/// Uncharges memory that libcuda does not know any more: it has gone with its context.
+pub(super) fn sweep() {
+    let Some(mut gpus) = lock() else { return };
+    let is_gone = |at, number| match mover::number(at) {
+        Ok(now) => now != number,
+        Err(status) => status == INVALID_VALUE,
+    };
+    for (device, gpu) in gpus.iter_mut() {
+        let mut accountant = gpu.accountant(*device);
+        gpu.memory.sweep(is_gone, &mut accountant);
+    }
+    updated(&gpus);
+}
+
 /// Allocates pageable memory. Returns `None` if it has to be an ordinary allocation.
 fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
     if bytes < BYTES_MIN || worker::forked_child() {
@@ -137,7 +152,8 @@ fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
         gpu.memory.cancel(&placed, &mut mover);
         return None;
     };
-    let placed = gpu.memory.insert(at, placed, &mut mover);
+    let number = mover::number(at).ok();
+    let placed = gpu.memory.insert(at, number, placed, &mut mover);
     updated(&gpus);
     drop((gpus, stream));
     pager::begin();

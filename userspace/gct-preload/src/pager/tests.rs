@@ -84,7 +84,7 @@ fn alloc(memory: &mut Memory, world: &mut World, base: u64, mib: u64) -> bool {
     let Some(placed) = memory.place(mib * MIB, world, Ns(0)) else {
         return false;
     };
-    assert!(memory.insert(base, placed, world) || world.fails > 0);
+    assert!(memory.insert(base, Some(base >> 28), placed, world) || world.fails > 0);
     check(memory, world);
     true
 }
@@ -93,7 +93,7 @@ fn free(memory: &mut Memory, world: &mut World, base: u64) {
     let detached = memory.detach(base).unwrap();
     world
         .places
-        .retain(|at, _| *at < base || *at >= base + detached.bytes);
+        .retain(|at, _| *at < base || *at >= base + detached.bytes());
     memory.release(&detached, world);
     check(memory, world);
 }
@@ -118,6 +118,30 @@ fn check(memory: &Memory, world: &World) {
         assert_eq!(piece, span.base + span.bytes);
     }
     assert_eq!((memory.pieces.len(), memory.uses.len()), (first, first));
+}
+
+/// An allocation that has gone is uncharged, also when another one has its address already.
+#[test]
+fn what_has_gone_is_uncharged() {
+    let (mut memory, mut world) = (Memory::default(), World::new(96, 48));
+    for (base, mib) in [(0x1000_0000, 24), (0x4000_0000, 40), (0x8000_0000, 8)] {
+        assert!(alloc(&mut memory, &mut world, base, mib));
+    }
+    let placed = memory.place(4 * MIB, &mut world, Ns(0)).unwrap();
+    assert!(memory.insert(0x4000_0000, Some(99), placed, &mut world));
+    memory.sweep(
+        |base, number| base == 0x4000_0000 && number != 99,
+        &mut world,
+    );
+    assert_eq!(world.charged, at(24 + 4 + 8, 0));
+    memory.sweep(|_, _| false, &mut world);
+    world.places.retain(|at, _| {
+        *at < 0x4000_0000 || (0x4000_0000..0x4040_0000).contains(at) || *at >= 0x8000_0000
+    });
+    check(&memory, &world);
+    memory.sweep(|_, _| true, &mut world);
+    assert_eq!(world.charged, at(0, 0));
+    assert!(!memory.has_any());
 }
 
 #[test]

@@ -14,8 +14,12 @@
 
 struct location { int kind, id; };
 
-/* The primary context and one more. A thread that uses one that does not exist would crash. */
+/*
+ * The primary context, which exists as long as it is held, and one more. A thread that uses one
+ * that does not exist would crash.
+ */
 static struct context { int exists; } contexts[2];
+static int held;
 static __thread struct context *current;
 
 /* Whether a stream records a graph, and the mode of each thread beside that. */
@@ -26,6 +30,7 @@ static struct range {
 	struct context *context;
 	char *base;
 	size_t bytes;
+	unsigned long number;
 	int accessed;
 	char on_gpu[1024];
 } ranges[RANGES];
@@ -67,6 +72,13 @@ int cuCtxCreate_v2(struct context **context, unsigned flags, int device)
 	return !(current->exists = 1);
 }
 
+/* Makes a context current in this thread. */
+int enter(int context)
+{
+	current = &contexts[context];
+	return !current->exists;
+}
+
 static int forbidden(void) { return (capturing && mode != 2) ? spoiled = 900 : 0; }
 
 int cuThreadExchangeStreamCaptureMode(int *exchanged)
@@ -95,6 +107,8 @@ static struct range *find(unsigned long at)
 
 int cuMemAllocManaged(unsigned long *at, size_t bytes, unsigned flags)
 {
+	static unsigned long numbers;
+
 	for (struct range *r = ranges; r < ranges + RANGES; r++) {
 		if (r->base)
 			continue;
@@ -102,6 +116,7 @@ int cuMemAllocManaged(unsigned long *at, size_t bytes, unsigned flags)
 		r->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		r->bytes = bytes;
 		r->context = current;
+		r->number = ++numbers;
 		*at = (unsigned long)r->base;
 		return flags == 1 ? 0 : 1;
 	}
@@ -127,10 +142,22 @@ int cuMemAllocPitch_v2(unsigned long *at, size_t *pitch, size_t width, size_t he
 	return element > 16 ? 1 : cuMemAlloc_v2(at, width * height);
 }
 
+int cuPointerGetAttribute(unsigned long *data, int attribute, unsigned long at)
+{
+	struct range *r = find(at);
+
+	if (!r || attribute != 7)
+		return 1;
+	*data = r->number;
+	return 0;
+}
+
 int cuMemFree_v2(unsigned long at)
 {
 	struct range *r = find(at);
 
+	if (forbidden())
+		return 900;
 	if (at >> 36 == 7) {
 		pinned--;
 		return 0;
@@ -139,6 +166,15 @@ int cuMemFree_v2(unsigned long at)
 		return 1;
 	munmap(r->base, r->bytes);
 	r->base = NULL;
+	return 0;
+}
+
+/* Memory of cuMemAlloc may be freed in a stream. */
+int cuMemFreeAsync(unsigned long at, void *stream)
+{
+	if (at >> 36 != 7)
+		return 1;
+	pinned--;
 	return 0;
 }
 
@@ -156,6 +192,14 @@ static int end(struct context *context)
 
 int cuCtxDestroy_v2(struct context *context) { return end(context); }
 int cuDevicePrimaryCtxReset_v2(int device) { return end(&contexts[0]); }
+int cuDevicePrimaryCtxRelease_v2(int device) { return --held ? 0 : end(&contexts[0]); }
+
+int cuDevicePrimaryCtxRetain(struct context **context, int device)
+{
+	*context = &contexts[0];
+	held++;
+	return 0;
+}
 
 int cuMemAdvise_v2(unsigned long at, size_t bytes, int advice, struct location of)
 {

@@ -16,7 +16,10 @@
 static void *cuda;
 static unsigned long at[16];
 static size_t sizes[16];
+
+/* A context beside the primary one, the contexts of the slots, and the current one. */
 static void *other;
+static int owners[16], current;
 
 #define CALL(name, ...) (((int (*)())dlsym(cuda, name))(__VA_ARGS__))
 
@@ -25,6 +28,7 @@ static int allocate(int slot, size_t bytes)
 	int status = ((int (*)(unsigned long *, size_t))dlsym(cuda, "cuMemAlloc_v2"))(&at[slot], bytes);
 
 	sizes[slot] = bytes;
+	owners[slot] = current;
 	if (!status && at[slot] >> 36 != 7)
 		memset((void *)at[slot], 'A' + slot, bytes);
 	return status;
@@ -64,6 +68,15 @@ static int launch(int slot)
 	return failed | launch(arguments, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra);
 }
 
+/* Forgets the memory of a context that has ended. */
+static void ended(int context)
+{
+	for (int slot = 0; slot < 16; slot++)
+		if (owners[slot] == context)
+			at[slot] = 0;
+	current = 0;
+}
+
 /* Returns whether each allocation has its contents. */
 static int intact(void)
 {
@@ -89,6 +102,7 @@ static int in_child(void)
 int main(void)
 {
 	char line[128], what[16];
+	void *primary;
 	size_t a = 0, b = 0, c = 0;
 
 	cuda = dlopen("libcuda.so.1", RTLD_NOW);
@@ -102,6 +116,9 @@ int main(void)
 		else if (!strcmp(what, "free")) {
 			printf("%d\n", ((int (*)(unsigned long))dlsym(cuda, "cuMemFree_v2"))(at[a]));
 			at[a] = 0;
+		} else if (!strcmp(what, "freeasync")) {
+			printf("%d\n", CALL("cuMemFreeAsync", at[a], NULL));
+			at[a] = 0;
 		} else if (!strcmp(what, "launch"))
 			printf("%d\n", launch(a));
 		else if (!strcmp(what, "fail")) {
@@ -110,15 +127,22 @@ int main(void)
 		} else if (!strcmp(what, "capture")) {
 			*(int *)dlsym(cuda, "capturing") = a;
 			printf("%d\n", *(int *)dlsym(cuda, "spoiled"));
-		} else if (!strcmp(what, "context"))
+		} else if (!strcmp(what, "context")) {
 			printf("%d\n", CALL("cuCtxCreate_v2", &other, 0, 0));
+			current = 1;
+		} else if (!strcmp(what, "enter"))
+			printf("%d\n", CALL("enter", current = a));
 		else if (!strcmp(what, "destroy")) {
-			memset(at, 0, sizeof(at));
+			ended(1);
 			printf("%d\n", CALL("cuCtxDestroy_v2", other));
 		} else if (!strcmp(what, "reset")) {
-			memset(at, 0, sizeof(at));
+			ended(0);
 			printf("%d\n", CALL("cuDevicePrimaryCtxReset_v2", 0));
-		} else if (!strcmp(what, "freeze")) {
+		} else if (!strcmp(what, "retain"))
+			printf("%d\n", CALL("cuDevicePrimaryCtxRetain", &primary, 0));
+		else if (!strcmp(what, "release"))
+			printf("%d\n", CALL("cuDevicePrimaryCtxRelease_v2", 0));
+		else if (!strcmp(what, "freeze")) {
 			*(volatile int *)dlsym(cuda, "frozen") = a;
 			puts("0");
 		} else if (!strcmp(what, "waiting"))
