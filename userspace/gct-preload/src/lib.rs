@@ -65,7 +65,9 @@ pub use driver::launch::{
 };
 pub use driver::lookup::{cuGetProcAddress, cuGetProcAddress_v2};
 pub use driver::memory::cuMemAllocManaged;
-pub use driver::pageable::{cuMemAllocPitch_v2, cuMemAlloc_v2, cuMemFree_v2};
+pub use driver::pageable::{
+    cuMemAllocPitch_v2, cuMemAlloc_v2, cuMemFreeAsync, cuMemFreeAsync_ptsz, cuMemFree_v2,
+};
 pub use driver::size::{
     cuCtxGetExecAffinity, cuDeviceGetAttribute, cuOccupancyMaxActiveClusters,
     cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSizeWithFlags,

@@ -256,6 +256,25 @@ fn memory_ends_with_its_context() {
     assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
 }
 
+/// Checks that memory which is freed in a stream is uncharged, also beside a capture.
+#[test]
+fn memory_that_is_freed_in_a_stream_is_uncharged() {
+    let (daemon, client) = bed("freed-async", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 80), "0");
+    assert_eq!(program.alloc(1, 1), "0");
+    assert_eq!(program.does("capture 1"), "0");
+    assert_eq!(
+        program.does("freeasync 0"),
+        "0 1",
+        "after the stream's work"
+    );
+    assert_eq!(program.does("freeasync 1"), "0 0", "libcuda's own memory");
+    assert_eq!(program.does("capture 0"), "0", "the capture goes on");
+    assert_eq!(charged(&client), (0, 0));
+    assert_eq!(program.state(), "resident 0 pinned 0 streams 0 intact 1");
+}
+
 /// Checks that the library's thread enters no context that was destroyed.
 #[test]
 fn a_destroyed_context_is_not_used() {

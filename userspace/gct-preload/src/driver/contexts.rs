@@ -41,8 +41,7 @@ impl Context {
         is_known.then_some(Self(context as usize))
     }
 
-    /// Calls `f` with the context, in a thread of the library. Captures of the program go on: the
-    /// thread's calls are in the relaxed mode, which no capture forbids.
+    /// Calls `f` with the context, in a thread of the library, beside captures of the program.
     ///
     /// # Safety
     ///
@@ -50,28 +49,40 @@ impl Context {
     pub(super) unsafe fn enter<T>(self, f: impl FnOnce() -> T) -> Option<T> {
         type Push = unsafe extern "C" fn(*mut c_void) -> Status;
         type Pop = unsafe extern "C" fn(*mut *mut c_void) -> Status;
-        type Exchange = unsafe extern "C" fn(*mut c_int) -> Status;
         // SAFETY: the types are those of the functions.
-        let (push, pop, exchange) = unsafe {
+        let (push, pop) = unsafe {
             (
                 PUSH_CURRENT.function::<Push>()?,
                 POP_CURRENT.function::<Pop>()?,
-                EXCHANGE_CAPTURE_MODE.function::<Exchange>()?,
             )
         };
         // SAFETY: by contract.
         if unsafe { push(self.0 as *mut c_void) } != SUCCESS {
             return None;
         }
-        let mut mode = RELAXED;
-        // SAFETY: `mode` is valid for the call. It is the mode of this thread alone.
-        let is_relaxed = unsafe { exchange(&mut mode) } == SUCCESS;
-        let result = is_relaxed.then(f);
+        let result = relaxed(f);
         let mut popped = ptr::null_mut();
         // SAFETY: `popped` is valid for the call.
         unsafe { pop(&mut popped) };
         result
     }
+}
+
+/// Calls `f` beside captures of the program: this thread's calls are in the relaxed mode meanwhile,
+/// which no capture forbids.
+pub(super) fn relaxed<T>(f: impl FnOnce() -> T) -> Option<T> {
+    type Exchange = unsafe extern "C" fn(*mut c_int) -> Status;
+    // SAFETY: the type is that of the function.
+    let exchange = unsafe { EXCHANGE_CAPTURE_MODE.function::<Exchange>() }?;
+    let mut mode = RELAXED;
+    // SAFETY: `mode` is valid for the call. It is the mode of this thread alone.
+    if unsafe { exchange(&mut mode) } != SUCCESS {
+        return None;
+    }
+    let result = f();
+    // SAFETY: as above. `mode` is the mode that the thread had.
+    unsafe { exchange(&mut mode) };
+    Some(result)
 }
 
 macro_rules! ends {

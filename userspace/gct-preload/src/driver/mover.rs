@@ -221,6 +221,13 @@ pub(super) fn free(at: Address) -> Status {
     function.map_or(NOT_INITIALIZED, |free| unsafe { free(at) })
 }
 
+/// Waits for the work of a stream.
+pub(super) fn wait_for(stream: Stream) {
+    // SAFETY: a stream of the program, which libcuda checks. Its errors are reported to the program
+    // by its own calls, too.
+    unsafe { on_stream(&STREAM_SYNCHRONIZE, stream) };
+}
+
 /// Returns whether a stream records a graph, or cannot be used while another one does.
 pub(super) fn is_capturing(stream: Stream) -> bool {
     type Is = unsafe extern "C" fn(Stream, *mut c_int) -> Status;

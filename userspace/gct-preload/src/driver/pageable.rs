@@ -12,10 +12,12 @@
 //! only while some memory is on the host, or has to go there ([`super::pager`]).
 
 use super::arguments::each_argument;
-use super::contexts::Context;
+use super::contexts::{relaxed, Context};
 use super::mover::{self, Mover, OwnStream};
 use super::size::{bus_id, current_device};
-use super::symbols::{Symbol, MEM_ALLOC, MEM_ALLOC_PITCH};
+use super::symbols::{
+    Symbol, MEM_ALLOC, MEM_ALLOC_PITCH, MEM_FREE_ASYNC, MEM_FREE_ASYNC_PER_THREAD,
+};
 use super::{
     pager, Address, Device, Function, Status, Stream, INVALID_VALUE, NOT_INITIALIZED,
     OUT_OF_MEMORY, SUCCESS,
@@ -184,6 +186,19 @@ fn free_pageable(at: Address) -> Option<Status> {
     Some(status)
 }
 
+/// Frees an allocation after the work of a stream, if it is pageable. What libcuda's function does
+/// with managed memory is not documented. So this one waits, beside captures of other streams.
+fn free_pageable_in(at: Address, stream: Stream) -> Option<Status> {
+    let is_pageable = lock()?.values().any(|gpu| gpu.memory.begins_at(at));
+    if !is_pageable || mover::is_capturing(stream) {
+        return None;
+    }
+    relaxed(|| {
+        mover::wait_for(stream);
+        free_pageable(at)
+    })?
+}
+
 /// Evicts pageable memory for an allocation that cannot move. Returns whether it may fit now.
 pub(super) fn make_room(bytes: usize) -> bool {
     let (Some(device), Some(mut gpus)) = (current_device(), lock()) else {
@@ -288,6 +303,44 @@ pub unsafe extern "C" fn cuMemFree_v2(address: Address) -> Status {
     keep_errno(|| free_pageable(address)).unwrap_or_else(|| mover::free(address))
 }
 
+macro_rules! frees_in_stream {
+    ($($name:ident is $symbol:ident;)*) => {$(
+        /// Interposes libcuda's function: uncharges pageable memory.
+        ///
+        /// # Safety
+        ///
+        /// As for libcuda's function.
+        #[no_mangle]
+        #[allow(non_snake_case, reason = "libcuda's name")]
+        pub unsafe extern "C" fn $name(address: Address, stream: Stream) -> Status {
+            type Real = unsafe extern "C" fn(Address, Stream) -> Status;
+            let ordered = of_call(&$symbol, stream);
+            if let Some(status) = keep_errno(|| free_pageable_in(address, ordered)) {
+                return status;
+            }
+            // SAFETY: the type is that of the function.
+            match unsafe { $symbol.function::<Real>() } {
+                // SAFETY: passed on.
+                Some(real) => unsafe { real(address, stream) },
+                None => NOT_INITIALIZED,
+            }
+        }
+    )*};
+}
+
+frees_in_stream! {
+    cuMemFreeAsync is MEM_FREE_ASYNC;
+    cuMemFreeAsync_ptsz is MEM_FREE_ASYNC_PER_THREAD;
+}
+
+/// Returns the stream that a call of a function names.
+fn of_call(symbol: &Symbol, stream: Stream) -> Stream {
+    match stream.is_null() && symbol.per_thread {
+        true => PER_THREAD,
+        false => stream,
+    }
+}
+
 /// Learns what a launch uses, and moves pieces of pageable memory before it.
 ///
 /// # Safety
@@ -331,10 +384,7 @@ unsafe fn observe(
     gpu.context = gpu.context.or_else(Context::current);
     // SAFETY: the contract is the same.
     unsafe { each_argument(function, arguments, extra, |word| gpu.memory.used(word)) };
-    let stream = match stream.is_null() && symbol.per_thread {
-        true => PER_THREAD,
-        false => stream,
-    };
+    let stream = of_call(symbol, stream);
     if gpu.memory.is_due(now()) && !mover::is_capturing(stream) {
         let mut mover = Mover {
             device,

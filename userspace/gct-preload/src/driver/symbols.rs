@@ -111,6 +111,8 @@ symbols! {
     MEM_ALLOC = pageable::cuMemAlloc_v2, c"cuMemAlloc", 3020, false;
     MEM_ALLOC_PITCH = pageable::cuMemAllocPitch_v2, c"cuMemAllocPitch", 3020, false;
     MEM_FREE = pageable::cuMemFree_v2, c"cuMemFree", 3020, false;
+    MEM_FREE_ASYNC = pageable::cuMemFreeAsync, c"cuMemFreeAsync", 11020, false;
+    MEM_FREE_ASYNC_PER_THREAD = pageable::cuMemFreeAsync_ptsz, c"cuMemFreeAsync", 11020, true;
     MEM_ALLOC_MANAGED = memory::cuMemAllocManaged, c"cuMemAllocManaged", 6000, false;
     CTX_DESTROY_V1 = contexts::cuCtxDestroy, c"cuCtxDestroy", 2000, false;
     CTX_DETACH = contexts::cuCtxDetach, c"cuCtxDetach", 2000, false;

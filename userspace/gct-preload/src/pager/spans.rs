@@ -71,6 +71,12 @@ impl Memory {
         span.base + PIECE * (piece - span.first) as u64
     }
 
+    /// Returns whether an allocation begins at an address.
+    pub(crate) fn begins_at(&self, address: u64) -> bool {
+        self.at(address)
+            .is_some_and(|at| self.spans[at].base == address)
+    }
+
     /// Forgets an allocation that is about to be freed, and still charges it.
     pub(crate) fn detach(&mut self, base: u64) -> Option<Detached> {
         let at = self.at(base).filter(|at| self.spans[*at].base == base)?;

@@ -42,6 +42,9 @@ int launched, streams;
 /* Whether moves do not end, and whether a thread waits for one. */
 volatile int frozen, waiting;
 
+/* The stream whose work has ended. */
+void *synchronized;
+
 int cuInit(unsigned flags)
 {
 	current = &contexts[0];
@@ -249,6 +252,7 @@ int cuStreamSynchronize(void *stream)
 {
 	for (; frozen; usleep(1000))
 		waiting = 1;
+	synchronized = stream;
 	return waiting = 0;
 }
 

@@ -117,7 +117,8 @@ int main(void)
 			printf("%d\n", ((int (*)(unsigned long))dlsym(cuda, "cuMemFree_v2"))(at[a]));
 			at[a] = 0;
 		} else if (!strcmp(what, "freeasync")) {
-			printf("%d\n", CALL("cuMemFreeAsync", at[a], NULL));
+			printf("%d ", CALL("cuMemFreeAsync", at[a], &at[a]));
+			printf("%d\n", *(void **)dlsym(cuda, "synchronized") == &at[a]);
 			at[a] = 0;
 		} else if (!strcmp(what, "launch"))
 			printf("%d\n", launch(a));
