@@ -21,12 +21,12 @@
 //! The library does not change the resource manager's replies, by which libcuda sizes its own
 //! memory.
 
+pub(crate) mod allocations;
 mod arguments;
 pub(crate) mod calls;
 pub(crate) mod contexts;
 pub(crate) mod launch;
 pub(crate) mod lookup;
-pub(crate) mod memory;
 mod mover;
 pub(crate) mod pageable;
 mod pager;

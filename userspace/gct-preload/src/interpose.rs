@@ -4,7 +4,7 @@
 //! or masks.
 
 use crate::devices::{device_node, DeviceNode};
-use crate::driver::memory;
+use crate::driver::allocations;
 use crate::managed::{self, Asked};
 use crate::places::DOORBELL_BYTES;
 use crate::sys::{self, keep_errno};
@@ -102,7 +102,8 @@ pub unsafe extern "C" fn mmap(
         _ => Asked::Nothing,
     };
     if asked == Asked::Refused {
-        memory::refused();
+        // CAST: widening.
+        allocations::refused(len as u64);
         // SAFETY: glibc returns this thread's `errno`.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return libc::MAP_FAILED;

@@ -8,13 +8,14 @@
 //! ```
 
 use crate::devices::device_node;
+use crate::driver::allocations;
 use crate::governors::Governors;
 use crate::rm::{Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
 use crate::{daemon, fault, looks, startup, worker};
 use core::ffi::c_int;
-use gct_core::rmapi::{Action, Call};
+use gct_core::rmapi::{self, Action, Call, Lookup};
 use gctd_ipc::tenant::Verdict;
 
 /// Runs an ioctl of the resource manager. The call that it decodes to goes all the way; behind the
@@ -25,13 +26,17 @@ pub(crate) fn follow(fd: c_int, ioctl: &Ioctl, pass_on: impl FnOnce() -> c_int) 
     }
     let call = ioctl.call();
     let verdict = call.and_then(|call| keep_errno(|| enter(ioctl, &call)));
-    if verdict == Some(Verdict::Refused) {
+    if let (Some(call), Some(Verdict::Refused)) = (&call, verdict) {
         ioctl.refuse();
+        refused(ioctl, call);
         return 0;
     }
     let ret = pass_on();
     keep_errno(|| {
         let done = call.map(|call| ioctl.returned(call, ret));
+        if let Some(done) = done.filter(|done| done.status == rmapi::NO_MEMORY) {
+            refused(ioctl, &done);
+        }
         if let (Some(done), Some(verdict)) = (&done, verdict) {
             daemon::after(fd, ioctl, done, verdict, ret);
         }
@@ -44,6 +49,23 @@ pub(crate) fn follow(fd: c_int, ioctl: &Ioctl, pass_on: impl FnOnce() -> c_int) 
         }
     });
     ret
+}
+
+/// Records the device memory of an allocation that a limit or the driver has refused.
+fn refused(ioctl: &Ioctl, call: &Call) {
+    let bytes = match (call.action, call.lookup()) {
+        (
+            Action::Alloc {
+                bytes: Some(bytes), ..
+            },
+            _,
+        ) => Some(bytes),
+        (_, Some(Lookup::Bytes(hint))) => ioctl.word(hint),
+        _ => None,
+    };
+    if let Some(bytes) = bytes.filter(|_| call.allocates_memory()) {
+        allocations::refused(bytes);
+    }
 }
 
 /// Reports a call to the session and the daemon before it runs. Returns the daemon's verdict.
@@ -75,4 +97,43 @@ fn learn(change: impl FnOnce(&mut Session, &mut Governors)) {
         fault::install(worker::on_fault);
     }
     worker::attend(&mut shared);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::allocations;
+    use gct_core::rmapi::{escape, nv};
+
+    /// Runs an allocation of memory of 5 MiB, to which the driver answers with a status. Returns
+    /// the bytes that count as refused.
+    fn allocate(class: u32, status: u32) -> Option<u64> {
+        let mut params = [0u8; 256];
+        params[nv::memory::LENGTH..][..8].copy_from_slice(&(5u64 << 20).to_le_bytes());
+        let at = params.as_ptr() as u64;
+        // CAST: the halves of an address.
+        let (low, high) = (at as u32, (at >> 32) as u32);
+        let mut nvos64 = [0xc1d0_0019, 1, 2, class, low, high, 0, 0, 0, 0, 0, 0];
+        let request = 0xc030_4600 | u64::from(escape::ALLOC);
+        let structure = nvos64.as_mut_ptr();
+        // SAFETY: both structures live on this stack, and the closure below alone writes there.
+        let ioctl = unsafe { Ioctl::new(request, structure as u64) }.unwrap();
+        allocations::take_refused();
+        let ret = follow(-1, &ioctl, || {
+            // SAFETY: the status is inside the structure.
+            unsafe { structure.add(10).write(status) };
+            0
+        });
+        assert_eq!(ret, 0);
+        allocations::take_refused()
+    }
+
+    #[test]
+    fn memory_that_the_driver_refuses_is_known() {
+        let (memory, subdevice) = (nv::NV01_MEMORY_LOCAL_USER, nv::NV20_SUBDEVICE_0);
+        assert_eq!(allocate(memory, rmapi::NO_MEMORY), Some(5 << 20));
+        assert_eq!(allocate(memory, nv::NV_OK), None);
+        assert_eq!(allocate(memory, rmapi::INVALID_ARGUMENT), None);
+        assert_eq!(allocate(subdevice, rmapi::NO_MEMORY), None);
+    }
 }

@@ -53,6 +53,11 @@ mod tests;
 mod unmanaged;
 mod worker;
 
+pub use driver::allocations::{
+    cuArray3DCreate_v2, cuArrayCreate_v2, cuMemAllocAsync, cuMemAllocAsync_ptsz,
+    cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, cuMemAllocManaged, cuMemCreate,
+    cuMipmappedArrayCreate,
+};
 pub use driver::calls::*;
 pub use driver::contexts::{
     cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach, cuDevicePrimaryCtxRelease,
@@ -64,7 +69,6 @@ pub use driver::launch::{
     cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
 };
 pub use driver::lookup::{cuGetProcAddress, cuGetProcAddress_v2};
-pub use driver::memory::cuMemAllocManaged;
 pub use driver::pageable::{
     cuMemAllocPitch_v2, cuMemAlloc_v2, cuMemFreeAsync, cuMemFreeAsync_ptsz, cuMemFree_v2,
 };

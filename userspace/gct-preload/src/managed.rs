@@ -7,9 +7,9 @@
 //! semaphore pool, which is host memory, is mapped in the same way, but an ioctl announces it.
 //!
 //! A mapping over the limit fails with `ENOMEM`. libcuda turns that into CUDA_ERROR_UNKNOWN, and
-//! [`crate::driver::memory`] into CUDA_ERROR_OUT_OF_MEMORY. libcuda has no better error: if the
-//! ioctl that it sends after the mapping (0x48) is refused, it returns CUDA_ERROR_INVALID_VALUE for
-//! every status (580.159.04).
+//! [`crate::driver::allocations`] turns this into CUDA_ERROR_OUT_OF_MEMORY. libcuda has no better
+//! error: if the ioctl that it sends after the mapping (0x48) is refused, it returns
+//! CUDA_ERROR_INVALID_VALUE for every status (580.159.04).
 
 use crate::daemon;
 use crate::ranges::Ranges;

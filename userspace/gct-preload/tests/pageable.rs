@@ -186,6 +186,32 @@ fn pageable_memory_makes_room() {
     );
 }
 
+/// Checks that it is so for every function that allocates, also beside a capture.
+#[test]
+fn every_allocation_finds_room() {
+    let (daemon, client) = bed("finds-room", LIMITS);
+    let mut program = Program::new(&daemon, &client);
+    for name in [
+        "cuMemAllocManaged",
+        "cuMemAllocAsync",
+        "cuMemAllocAsync_ptsz",
+        "cuMemAllocFromPoolAsync",
+        "cuMemAllocFromPoolAsync_ptsz",
+        "cuMemCreate",
+        "cuArrayCreate_v2",
+        "cuArray3DCreate_v2",
+        "cuMipmappedArrayCreate",
+    ] {
+        assert_eq!(program.alloc(0, 64), "0");
+        assert_eq!(program.does("capture 1"), "0");
+        assert_eq!(program.does("fail 1"), "0");
+        assert_eq!(program.does(&format!("make {name}")), "0", "{name}");
+        assert_eq!(charged(&client), (32, 32), "{name}");
+        assert_eq!(program.does("capture 0"), "0", "{name} spoils a capture");
+        assert_eq!(program.does("free 0"), "0");
+    }
+}
+
 /// Checks that a program whose daemon dies keeps its memory and frees it.
 #[test]
 fn memory_outlives_the_daemon() {

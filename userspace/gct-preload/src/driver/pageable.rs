@@ -11,6 +11,7 @@
 //! What the library knows of use are the arguments of launches ([`launching`]). It looks at them
 //! only while some memory is on the host, or has to go there ([`super::pager`]).
 
+use super::allocations::allocating;
 use super::arguments::each_argument;
 use super::contexts::{relaxed, Context};
 use super::mover::{self, Mover, OwnStream};
@@ -200,32 +201,20 @@ fn free_pageable_in(at: Address, stream: Stream) -> Option<Status> {
 }
 
 /// Evicts pageable memory for an allocation that cannot move. Returns whether it may fit now.
-pub(super) fn make_room(bytes: usize) -> bool {
+pub(super) fn make_room(bytes: u64) -> bool {
     let (Some(device), Some(mut gpus)) = (current_device(), lock()) else {
         return false;
     };
     let Some(gpu) = gpus.get_mut(&device) else {
         return false;
     };
-    let Some(stream) = OwnStream::new() else {
-        return false;
-    };
-    let mut mover = gpu.mover(device, &stream);
-    // CAST: widening.
-    let made = gpu
-        .memory
-        .make_room((bytes as u64).max(SPARE), &mut mover, now());
+    let made = relaxed(|| {
+        let stream = OwnStream::new()?;
+        let mut mover = gpu.mover(device, &stream);
+        Some(gpu.memory.make_room(bytes.max(SPARE), &mut mover, now()))
+    });
     updated(&gpus);
-    made
-}
-
-/// Allocates with libcuda's function, and once more after pageable memory has made room.
-fn alloc_pinned(bytes: usize, alloc: impl Fn() -> Status) -> Status {
-    let status = alloc();
-    match status == OUT_OF_MEMORY && keep_errno(|| make_room(bytes)) {
-        true => alloc(),
-        false => status,
-    }
+    made.flatten().unwrap_or(false)
 }
 
 /// Interposes libcuda's function: the memory is pageable if `gmem.pageable` says so.
@@ -252,7 +241,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut Address, bytes: usize) -> S
         }
         Some(Err(status)) => status,
         // SAFETY: passed on.
-        None => alloc_pinned(bytes, || unsafe { real(address, bytes) }),
+        None => allocating(bytes, || unsafe { real(address, bytes) }),
     }
 }
 
@@ -286,7 +275,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
         }
         Some(Err(status)) => status,
         // SAFETY: passed on.
-        None => alloc_pinned(bytes, || unsafe {
+        None => allocating(bytes, || unsafe {
             real(address, pitch, width, height, element)
         }),
     }

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{calls, contexts, launch, lookup, memory, pageable, size};
+use super::{allocations, calls, contexts, launch, lookup, pageable, size};
 
 /// A function of libcuda.
 #[derive(Debug)]
@@ -113,7 +113,19 @@ symbols! {
     MEM_FREE = pageable::cuMemFree_v2, c"cuMemFree", 3020, false;
     MEM_FREE_ASYNC = pageable::cuMemFreeAsync, c"cuMemFreeAsync", 11020, false;
     MEM_FREE_ASYNC_PER_THREAD = pageable::cuMemFreeAsync_ptsz, c"cuMemFreeAsync", 11020, true;
-    MEM_ALLOC_MANAGED = memory::cuMemAllocManaged, c"cuMemAllocManaged", 6000, false;
+    MEM_ALLOC_MANAGED = allocations::cuMemAllocManaged, c"cuMemAllocManaged", 6000, false;
+    MEM_ALLOC_ASYNC = allocations::cuMemAllocAsync, c"cuMemAllocAsync", 11020, false;
+    MEM_ALLOC_ASYNC_PER_THREAD =
+        allocations::cuMemAllocAsync_ptsz, c"cuMemAllocAsync", 11020, true;
+    MEM_ALLOC_FROM_POOL_ASYNC =
+        allocations::cuMemAllocFromPoolAsync, c"cuMemAllocFromPoolAsync", 11020, false;
+    MEM_ALLOC_FROM_POOL_ASYNC_PER_THREAD =
+        allocations::cuMemAllocFromPoolAsync_ptsz, c"cuMemAllocFromPoolAsync", 11020, true;
+    MEM_CREATE = allocations::cuMemCreate, c"cuMemCreate", 10020, false;
+    ARRAY_CREATE = allocations::cuArrayCreate_v2, c"cuArrayCreate", 3020, false;
+    ARRAY_3D_CREATE = allocations::cuArray3DCreate_v2, c"cuArray3DCreate", 3020, false;
+    MIPMAPPED_ARRAY_CREATE =
+        allocations::cuMipmappedArrayCreate, c"cuMipmappedArrayCreate", 5000, false;
     CTX_DESTROY_V1 = contexts::cuCtxDestroy, c"cuCtxDestroy", 2000, false;
     CTX_DETACH = contexts::cuCtxDetach, c"cuCtxDetach", 2000, false;
     GREEN_CTX_DESTROY = contexts::cuGreenCtxDestroy, c"cuGreenCtxDestroy", 12040, false;

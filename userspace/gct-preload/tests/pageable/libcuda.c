@@ -37,6 +37,7 @@ static struct range {
 
 /* Pinned allocations, and those of them that fail from now on. */
 int pinned, pinned_failures;
+static int pin(void) { return pinned_failures ? pinned_failures--, 2 : !++pinned; }
 int launched, streams;
 
 /* Whether moves do not end, and whether a thread waits for one. */
@@ -112,6 +113,8 @@ int cuMemAllocManaged(unsigned long *at, size_t bytes, unsigned flags)
 {
 	static unsigned long numbers;
 
+	if (pinned_failures)
+		return pin();
 	for (struct range *r = ranges; r < ranges + RANGES; r++) {
 		if (r->base)
 			continue;
@@ -128,16 +131,22 @@ int cuMemAllocManaged(unsigned long *at, size_t bytes, unsigned flags)
 
 int cuMemAlloc_v2(unsigned long *at, size_t bytes)
 {
-	if (pinned_failures) {
-		pinned_failures--;
-		return 2;
-	}
-	if (!bytes)
-		return 1;
-	pinned++;
-	*at = 0x7000000000 + pinned * MIB;
-	return 0;
+	int status = bytes ? pin() : 1;
+
+	if (!status)
+		*at = 0x7000000000 + pinned * MIB;
+	return status;
 }
+
+/* What else allocates. In a stream that is allowed beside a capture of another thread. */
+int cuMemAllocAsync(unsigned long *at, size_t bytes, void *stream) { return pin(); }
+int cuMemAllocAsync_ptsz(unsigned long *at, size_t bytes, void *stream) { return pin(); }
+int cuMemAllocFromPoolAsync(unsigned long *at, size_t bytes, void *pool, void *stream) { return pin(); }
+int cuMemAllocFromPoolAsync_ptsz(unsigned long *at, size_t bytes, void *pool, void *stream) { return pin(); }
+int cuMemCreate(unsigned long *handle, size_t bytes, void *properties, unsigned long flags) { return pin(); }
+int cuArrayCreate_v2(void **array, void *shape) { return pin(); }
+int cuArray3DCreate_v2(void **array, void *shape) { return pin(); }
+int cuMipmappedArrayCreate(void **array, void *shape, unsigned levels) { return pin(); }
 
 int cuMemAllocPitch_v2(unsigned long *at, size_t *pitch, size_t width, size_t height, unsigned element)
 {
