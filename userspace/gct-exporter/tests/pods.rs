@@ -12,36 +12,16 @@ use std::time::{Duration, Instant};
 
 use common::openmetrics::Page;
 use common::Exporter;
-use gct_kubelet::api::services::pod_resources_lister_server::{
-    PodResourcesLister, PodResourcesListerServer,
-};
-use gct_kubelet::api::*;
+use gct_kubelet::api::{ContainerResources, PodResources};
+use gct_kubelet::testing::Lister;
 use gctd::testing::Daemon;
-use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
-use tonic::{Request, Response, Status};
 
 /// Most time until something is seen. The exporter asks every 5 s.
 const WAIT: Duration = Duration::from_secs(120);
 const WEB: &str = "k8s_default_web-0_server_3b5f0c1d9e8a";
 const UP: &str = "gctgroup_exporter_kubelet_up";
-
-/// A kubelet with these pods.
-struct Lister(Vec<PodResources>);
-
-#[tonic::async_trait]
-impl PodResourcesLister for Lister {
-    async fn list(
-        &self,
-        _: Request<ListPodResourcesRequest>,
-    ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod_resources = self.0.clone();
-        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
-    }
-}
 
 fn pod(namespace: &str, name: &str, container: &str) -> PodResources {
     let container = ContainerResources {
@@ -58,10 +38,9 @@ fn pod(namespace: &str, name: &str, container: &str) -> PodResources {
 /// Starts a kubelet at a socket.
 fn start(socket: &Path, pods: Vec<PodResources>) -> JoinHandle<()> {
     let _ = fs::remove_file(socket);
-    let listener = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
-    let lister = PodResourcesListerServer::new(Lister(pods));
-    let serving = Server::builder().serve_with_incoming(lister, listener);
-    tokio::spawn(async { serving.await.unwrap() })
+    let lister = Lister::default();
+    lister.set(pods);
+    lister.serve(socket)
 }
 
 /// A daemon with two groups, and an exporter that asks at a socket.

@@ -5,3 +5,5 @@
 pub mod api;
 pub mod group;
 pub mod pods;
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -9,10 +9,8 @@ use std::sync::{Arc, Mutex};
 use gct_device_plugin::api::services::device_plugin_client::DevicePluginClient;
 use gct_device_plugin::api::services::registration_server::{Registration, RegistrationServer};
 use gct_device_plugin::api::*;
-use gct_kubelet::api::services::pod_resources_lister_server::{
-    PodResourcesLister, PodResourcesListerServer,
-};
-use gct_kubelet::api::*;
+use gct_kubelet::api::PodResources;
+use gct_kubelet::testing::Lister;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -45,7 +43,7 @@ struct Known {
 /// A kubelet. Dropping it stops it.
 pub(crate) struct Kubelet {
     known: Arc<Mutex<Known>>,
-    pods: Arc<Mutex<Vec<PodResources>>>,
+    pods: Lister,
     servers: Vec<JoinHandle<()>>,
 }
 
@@ -55,8 +53,6 @@ struct Registry {
     known: Arc<Mutex<Known>>,
 }
 
-struct Lister(Arc<Mutex<Vec<PodResources>>>);
-
 impl Kubelet {
     /// Starts a kubelet. It empties its folder first.
     pub(crate) fn start(kubelet: &Path, behaviour: Behaviour) -> Self {
@@ -64,22 +60,18 @@ impl Kubelet {
         empty(&folder);
         empty(&kubelet.join("pod-resources"));
         let known: Arc<Mutex<Known>> = Arc::default();
-        let pods: Arc<Mutex<Vec<PodResources>>> = Arc::default();
+        let pods = Lister::default();
         let registry = RegistrationServer::new(Registry {
             folder: folder.clone(),
             behaviour,
             known: Arc::clone(&known),
         });
-        let lister = PodResourcesListerServer::new(Lister(Arc::clone(&pods)));
         let plugins = UnixListener::bind(folder.join("kubelet.sock")).unwrap();
-        let resources = UnixListener::bind(kubelet.join("pod-resources/kubelet.sock")).unwrap();
         let plugins =
             Server::builder().serve_with_incoming(registry, UnixListenerStream::new(plugins));
-        let resources =
-            Server::builder().serve_with_incoming(lister, UnixListenerStream::new(resources));
         let servers = vec![
             tokio::spawn(async { plugins.await.unwrap() }),
-            tokio::spawn(async { resources.await.unwrap() }),
+            pods.serve(&kubelet.join("pod-resources/kubelet.sock")),
         ];
         Self {
             known,
@@ -209,7 +201,7 @@ impl Kubelet {
 
     /// Sets the pods that the kubelet lists.
     pub(crate) fn set_pods(&self, pods: Vec<PodResources>) {
-        *self.pods.lock().unwrap() = pods;
+        self.pods.set(pods);
     }
 }
 
@@ -285,16 +277,5 @@ async fn watch(path: PathBuf, resource: String, known: Arc<Mutex<Known>>) {
     // The kubelet keeps the devices, and allocates none of them.
     if let Some(devices) = known.lock().unwrap().devices.get_mut(&resource) {
         devices.values_mut().for_each(|healthy| *healthy = false);
-    }
-}
-
-#[tonic::async_trait]
-impl PodResourcesLister for Lister {
-    async fn list(
-        &self,
-        _: Request<ListPodResourcesRequest>,
-    ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod_resources = self.0.lock().unwrap().clone();
-        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 }
