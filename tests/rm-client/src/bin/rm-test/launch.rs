@@ -84,6 +84,30 @@ pub(crate) const PROGRAMS: &[Program] = &[
         captures!("graph_tails_upload", "graph_tails"),
         &[[10, 1, 1], [20, 1, 1], [40, 1, 1]],
     ),
+    (
+        "graph of one kernel",
+        captures!("graph_single_first", "graph_single"),
+        &[[64, 1, 1], [64, 1, 1]],
+    ),
+    (
+        "graph of clusters",
+        captures!("graph_clusters_first", "graph_clusters"),
+        &[
+            [1, 66, 1],
+            [64, 1, 1],
+            [1, 66, 1],
+            [64, 1, 1],
+            [1, 66, 1],
+            [64, 1, 1],
+            [1, 66, 1],
+            [64, 1, 1],
+        ],
+    ),
+    (
+        "graph of chains",
+        captures!("graph_chains_first", "graph_chains"),
+        &[[64, 1, 1]; 40],
+    ),
 ];
 
 /// Opens the recorder of the first GPU.

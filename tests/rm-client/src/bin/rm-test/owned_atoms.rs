@@ -209,6 +209,9 @@ const NOT_ALL_SPLIT: &[(&str, u64)] = &[
     ("graph", 0),
     ("graph that forks", 0),
     ("graph with two ends", 0),
+    ("graph of one kernel", 0),
+    ("graph of clusters", 0),
+    ("graph of chains", 0),
     ("programmatic dependent", 1),
 ];
 
