@@ -23,6 +23,21 @@ pub(crate) fn slots(hash: u64, len: usize, probes: usize) -> impl Iterator<Item 
     (0..count).map(move |probe| (first + Wrapping(probe)).0 % len)
 }
 
+/// Returns which of `places` an entry is written to: the slot that has it already, else a free one,
+/// else the oldest. `age` is `None` for the entry itself.
+pub(crate) fn place<T>(
+    slots: &[Option<T>],
+    places: impl Iterator<Item = usize>,
+    age: impl Fn(&T) -> Option<u32>,
+) -> Option<usize> {
+    let order = |place: &usize| match slots.get(*place) {
+        Some(Some(entry)) => age(entry).map_or((2, 0), |age| (0, age)),
+        Some(None) => (1, 0),
+        None => (0, 0),
+    };
+    places.max_by_key(order)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -93,7 +93,7 @@ pub struct Predictor<'a> {
 }
 
 /// Returns the slots of a table of `len` that a kernel may be in.
-fn places(kernel: &Kernel, len: usize) -> impl Iterator<Item = usize> {
+pub(super) fn places(kernel: &Kernel, len: usize) -> impl Iterator<Item = usize> {
     let words = kernel.grid.iter().chain(&kernel.block);
     let hash = words.fold(kernel.program, |hash, word| probe::mix(hash, *word));
     probe::slots(hash, len, PROBES)
@@ -153,7 +153,9 @@ impl<'a> Predictor<'a> {
     fn learn(&mut self, kernel: Kernel, work: TpcNs, blocks: Blocks, wave: Option<Ns>) {
         let now = Wrapping(*self.uses) + Wrapping(1);
         *self.uses = now.0;
-        let place = self.place_for(&kernel, now);
+        let age = |entry: &Entry| (entry.kernel != kernel).then(|| (now - entry.used).0);
+        let places = places(&kernel, self.slots.len());
+        let place = probe::place(self.slots, places, age);
         let Some(slot) = place.and_then(|place| self.slots.get_mut(place)) else {
             return;
         };
@@ -169,17 +171,6 @@ impl<'a> Predictor<'a> {
             wave: Ns(wave.map_or(of_wave, |wave| average(of_wave, wave.get()))),
             used: now,
         });
-    }
-
-    /// Returns the slot that holds `kernel`, else a free one, else the least recently updated.
-    fn place_for(&self, kernel: &Kernel, now: Wrapping<u32>) -> Option<usize> {
-        let age = |place: &usize| match self.slots.get(*place) {
-            Some(Some(entry)) if entry.kernel == *kernel => (2, 0),
-            Some(None) => (1, 0),
-            Some(Some(entry)) => (0, (now - entry.used).0),
-            None => (0, 0),
-        };
-        places(kernel, self.slots.len()).max_by_key(age)
     }
 }
 
