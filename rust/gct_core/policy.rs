@@ -14,6 +14,7 @@
 //! | [`poll`] | how long the backend polls before it sleeps |
 //! | [`poll_backoff`] | whether it may take a processor for polling |
 //! | [`predict`] | how long a launch will take |
+//! | [`scale`] | how many TPCs a launch needs to stay within a slip |
 //! | [`share`] | whose turn it is, by weight and duty cycle |
 //! | [`size`] | how large a GPU a tenant is shown |
 //! | [`slo`] | how hard others are pressed, so that a service keeps its goal |
@@ -28,6 +29,7 @@ pub mod placement;
 pub mod poll;
 pub mod poll_backoff;
 pub mod predict;
+pub mod scale;
 pub mod share;
 pub mod size;
 pub mod slo;
