@@ -50,6 +50,7 @@
 //! | frames of a [`scratch::Scratch`] | the launch goes whole, `crowded` |
 //! | [`in_flight::SUBMISSIONS_MAX`] pieces of a lane in flight | the others are not tracked |
 //! | [`governor::KERNELS_MAX`] kernels of a tenant | the oldest are forgotten |
+//! | [`LAWS_MAX`] kernels and graphs with a size | the oldest are learnt anew |
 //! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, `graph-memory-full` |
 //! | [`roster::MEMBERS_MAX`] tenants that others see | further ones yield to these |
 //!
@@ -72,9 +73,12 @@
 //! | [`whole`] | slots of masked launches that stay whole |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | `shares` | the tenant's time on the GPU, and its share of it |
+//! | `sizing` | the TPCs that a launch needs within the slip of its tenant |
 //! | [`standing`] | what tenants know of each other: limits and activity |
 //! | [`roster`] | the tenants of a GPU that one thread serves |
 //! | [`in_flight`] | the pieces on the GPU, and which of them have ended |
+//!
+//! [`LAWS_MAX`]: crate::policy::scale::LAWS_MAX
 
 mod admit;
 pub mod channel;
@@ -91,6 +95,7 @@ mod seal;
 mod segment;
 pub mod selftest;
 mod shares;
+mod sizing;
 pub mod split;
 pub mod standing;
 mod tenant;

@@ -39,6 +39,12 @@ pub struct Launches {
     /// Launches and atoms that had more TPCs than a goal of others leaves, because their blocks may
     /// wait for each other.
     pub spared: u64,
+    /// Launches that had fewer TPCs than granted because of `slip.tpc`.
+    pub slip_narrowed: u64,
+    /// Launches that had all of them although there was a slip, because their times follow no law.
+    pub slip_refused: u64,
+    /// The TPC-time that the slip has saved, in nanoseconds of the whole GPU.
+    pub slip_saved: u64,
     /// Times that the work in flight of a channel stalled while a limit was in force.
     pub stalled: u64,
     /// Launches that could not be split or moved, and segments that could not be replaced, for lack
@@ -61,6 +67,9 @@ impl Launches {
         mispredicted: 0,
         narrowed: 0,
         spared: 0,
+        slip_narrowed: 0,
+        slip_refused: 0,
+        slip_saved: 0,
         stalled: 0,
         crowded: 0,
         refused: 0,
@@ -87,6 +96,9 @@ impl Launches {
             mispredicted: counters.mispredicted,
             narrowed: counters.narrowed,
             spared: counters.spared,
+            slip_narrowed: counters.slip_narrowed,
+            slip_refused: counters.slip_refused,
+            slip_saved: counters.slip_saved,
             stalled: counters.stalled,
             crowded: counters.crowded,
             refused: counters.refused,
@@ -128,6 +140,9 @@ impl Launches {
             mispredicted: with(self.mispredicted, other.mispredicted),
             narrowed: with(self.narrowed, other.narrowed),
             spared: with(self.spared, other.spared),
+            slip_narrowed: with(self.slip_narrowed, other.slip_narrowed),
+            slip_refused: with(self.slip_refused, other.slip_refused),
+            slip_saved: with(self.slip_saved, other.slip_saved),
             stalled: with(self.stalled, other.stalled),
             crowded: with(self.crowded, other.crowded),
             refused: with(self.refused, other.refused),

@@ -43,6 +43,8 @@ pub const LAUNCHES_MAX: usize = 1024;
 pub const NODES_MAX: usize = 4096;
 /// Kernels of one process on a GPU whose durations are known.
 pub const KERNELS_MAX: usize = 1024;
+/// Kernels and graphs of one process on a GPU that have a size by `slip.tpc`.
+pub const LAWS_MAX: usize = 256;
 /// Batches of copies that one channel may have in flight.
 pub const MARKS: usize = 64;
 /// Launches of one channel whose slots may be in use. The last atom of one waits for the others, so

@@ -44,8 +44,8 @@ pub struct Settings {
     pub tpc_steal: bool,
     /// `atom.duration`.
     pub atom: Option<Us>,
-    /// `slip.tpc`.
-    pub slip_tpc: Percent,
+    /// `slip.tpc`; `None` before the first write, which reads 0.
+    pub slip_tpc: Option<Percent>,
     /// `slip.power`.
     pub slip_power: Percent,
     /// `slo.p99`.
@@ -75,7 +75,7 @@ impl Settings {
         tpc_mask: None,
         tpc_steal: true,
         atom: None,
-        slip_tpc: Percent(0),
+        slip_tpc: None,
         slip_power: Percent(0),
         slo_p99: None,
         pressed: false,
@@ -99,7 +99,7 @@ impl Settings {
             File::TpcMask => Value::TpcList(self.tpc_mask),
             File::TpcSteal => Value::Switch(self.tpc_steal),
             File::AtomDuration => Value::UsOrOff(self.atom),
-            File::SlipTpc => Value::Percent(self.slip_tpc),
+            File::SlipTpc => Value::Percent(self.slip_in_force()),
             File::SlipPower => Value::Percent(self.slip_power),
             File::SloP99 => Value::UsOrMax(self.slo_p99),
             _ => return None,
@@ -127,7 +127,7 @@ impl Settings {
             (File::TpcMask, Value::TpcList(mask)) => self.tpc_mask = mask,
             (File::TpcSteal, Value::Switch(on)) => self.tpc_steal = on,
             (File::AtomDuration, Value::UsOrOff(us)) => self.atom = us,
-            (File::SlipTpc, Value::Percent(percent)) => self.slip_tpc = percent,
+            (File::SlipTpc, Value::Percent(percent)) => self.slip_tpc = Some(percent),
             (File::SlipPower, Value::Percent(percent)) => self.slip_power = percent,
             (File::SloP99, Value::UsOrMax(us)) => self.slo_p99 = us,
             _ => return Err(Error::Access),
@@ -148,6 +148,14 @@ impl Settings {
         match self.weight {
             Some(weight) => weight,
             None => Weight::DEFAULT,
+        }
+    }
+
+    /// Returns the slip of TPCs, none if none was written.
+    pub const fn slip_in_force(&self) -> Percent {
+        match self.slip_tpc {
+            Some(percent) => percent,
+            None => Percent(0),
         }
     }
 
@@ -216,7 +224,7 @@ impl Settings {
             tpc_mask: common(self.tpc_mask, group.tpc_mask),
             tpc_steal: self.tpc_steal && group.tpc_steal,
             atom: least(self.atom, group.atom),
-            slip_tpc: self.slip_tpc.min(group.slip_tpc),
+            slip_tpc: least(self.slip_tpc, group.slip_tpc),
             slip_power: self.slip_power.min(group.slip_power),
             slo_p99: least(self.slo_p99, group.slo_p99),
             pressed: self.pressed || group.pressed,

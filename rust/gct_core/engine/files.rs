@@ -295,6 +295,10 @@ fn show_pool(
                 true => show_launches(&pool.launches, out),
                 false => Ok(()),
             })
+            .and_then(|()| match features.has(Feature::SlipTpc) {
+                true => show_slip(&pool.launches, out),
+                false => Ok(()),
+            })
             .and_then(|()| match features.has(Feature::Usage) {
                 true => show_time(pool, out),
                 false => Ok(()),
@@ -322,6 +326,13 @@ fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("owned", pool.owned.0, out)?;
     show::stat_line("unowned", pool.unowned.0, out)?;
     show::stat_line("native", pool.usage.now().native_channels.into(), out)
+}
+
+/// Shows what `slip.tpc` does to the launches of an owner.
+fn show_slip(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
+    show::stat_line("slip_narrowed", launches.slip_narrowed, out)?;
+    show::stat_line("slip_refused", launches.slip_refused, out)?;
+    show::stat_line("slip_saved_usec", launches.slip_saved / 1_000, out)
 }
 
 /// Shows what is done for a goal.

@@ -374,7 +374,7 @@ files! {
         unit: "percent",
         feature: SlipTpc,
         errors: [Unsupported],
-        doc: "Slowdown tolerated to save TPCs.",
+        doc: "Slowdown that is tolerated so that launches have fewer TPCs: each kernel gets as few as keep it within so many percent. 0: all that it is granted.",
     }
     SlipPower: Pool "slip.power" ReadWrite Percent {
         default: "0",

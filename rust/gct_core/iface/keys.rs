@@ -210,6 +210,24 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeStat,
+        "slip_narrowed",
+        Some(Feature::SlipTpc),
+        "Launches and replays of graphs that had fewer TPCs than granted, because of `slip.tpc`.",
+    ),
+    key(
+        File::ComputeStat,
+        "slip_refused",
+        Some(Feature::SlipTpc),
+        "Those that had all of them although there is a slip, because their times do not fall with TPCs as the law says.",
+    ),
+    key(
+        File::ComputeStat,
+        "slip_saved_usec",
+        Some(Feature::SlipTpc),
+        "What the slip has saved of `usage_tpc_usec`: the time on all granted TPCs, as observed before, minus the time on fewer, each times the part of the GPU's TPCs.",
+    ),
+    key(
+        File::ComputeStat,
         "usage_usec",
         Some(Feature::Usage),
         "Microseconds with work in flight, divided among the processes with work on the same TPCs.",

@@ -73,6 +73,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if !self.may_run_for(time, resident, now) {
             return Admission::Held;
         }
+        self.fit_size(next, in_flight);
         if self.drains(in_flight, stream, next, now) {
             self.shares.hold(Hold::Graph);
             return Admission::Held;
@@ -123,8 +124,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 ..
             } => {
                 let tpcs = self.tpcs();
-                let submission = submission.map(|submission| Submission { tpcs, ..submission });
+                let mut submission = submission.map(|submission| Submission { tpcs, ..submission });
+                let kept = self.counters.kept_total();
                 let sealed = seal.and_then(|seal| self.seal(&seal, stream, round));
+                if let Some(submission) = &mut submission {
+                    let bound = self.counters.kept_total() == kept;
+                    self.released(submission, bound);
+                }
                 (
                     sealed.unwrap_or(*entry),
                     submission.filter(|_| self.tracks_ends()),

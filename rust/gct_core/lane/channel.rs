@@ -198,7 +198,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     ) {
         let moved = self.in_flight.moved();
         self.in_flight.remove_ended(memory, now, |submission, end| {
-            governor.learn(submission, &end);
+            governor.learn(submission, &end, now);
         });
         governor.sync(&mut self.told, self.in_flight.totals(), true);
         if self.in_flight.moved() != moved {

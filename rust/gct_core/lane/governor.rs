@@ -5,12 +5,14 @@
 use super::in_flight::{End, Submission};
 use super::limits::LaunchLimits;
 use super::shares::Shares;
+use super::sizing::Sizing;
 use super::words::Storage;
 use crate::gpu_time::Hold;
 use crate::mask::TpcMask;
 use crate::policy::pace::YIELDING;
 use crate::policy::patience;
 use crate::policy::predict::{self, Kernel, Predictor};
+use crate::policy::scale::Law;
 use crate::policy::share::{Rival, Sign};
 use crate::policy::slo::allowance::Allowance;
 use crate::policy::slo::press;
@@ -86,7 +88,9 @@ pub struct Governor<S: Storage, P> {
     /// The neighbours, if the backend knows them.
     pub(super) peers: Option<P>,
     /// The GPU's TPCs.
-    gpu: Topology,
+    pub(super) gpu: Topology,
+    /// The TPCs that are reserved for the tenant, as seen last.
+    pub(super) own: TpcMask,
     /// The TPCs that the tenant's mask allows, and those of them that goals of others leave.
     written: TpcMask,
     allowed: TpcMask,
@@ -106,6 +110,7 @@ pub struct Governor<S: Storage, P> {
     pub(super) by_turns: bool,
     kernels: S::Slots<Option<predict::Entry>>,
     uses: u32,
+    pub(super) sizing: Sizing<S>,
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
     pub(super) nodes: S::Slots<Option<Node>>,
     pub(super) knows_nodes: bool,
@@ -133,16 +138,20 @@ pub struct Governor<S: Storage, P> {
 
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Creates a governor for a GPU whose TPCs are not known yet. `kernels` has [`KERNELS_MAX`]
-    /// slots and `nodes` has [`NODES_MAX`], or fewer to learn less.
+    /// slots, `nodes` has [`NODES_MAX`] and `laws` has [`LAWS_MAX`], or fewer to learn less.
+    ///
+    /// [`LAWS_MAX`]: crate::policy::scale::LAWS_MAX
     pub fn new(
         limits: LaunchLimits,
         kernels: S::Slots<Option<predict::Entry>>,
         nodes: S::Slots<Option<Node>>,
+        laws: S::Slots<Option<Law>>,
     ) -> Self {
         let mut governor = Self {
             limits,
             peers: None,
             gpu: Topology::UNKNOWN,
+            own: TpcMask::EMPTY,
             written: TpcMask::EMPTY,
             allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
@@ -154,6 +163,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             by_turns: false,
             kernels,
             uses: 0,
+            sizing: Sizing::new(laws),
             nodes,
             knows_nodes: false,
             replays: 0,
@@ -244,7 +254,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Restricts the next release to `granted`. All TPCs mean no mask unless a mask was asked for:
     /// then the launch stays unchanged.
-    fn use_mask(&mut self, granted: TpcMask) {
+    pub(super) fn use_mask(&mut self, granted: TpcMask) {
         self.granted = granted;
         self.mask = Some(granted)
             .filter(|granted| self.limits.tpcs.is_some() || granted != self.gpu.existing())
@@ -360,6 +370,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         self.yields = tpc::yields(tenant.rank, around.neighbours);
         self.by_turns = tenant.by_turns;
+        self.own = tenant.own;
         let granted = tpc::grant(&tenant, time, around.neighbours);
         let (mut chosen, mut dependable) = (granted, granted.count());
         let pressed = self.limits.pressed;
@@ -446,8 +457,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 
     /// Learns the duration of a submission that has ended, and counts whether it was predicted.
-    pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End) {
+    pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
         self.record_end(end.at);
+        self.learn_size(submission, end, now);
         let predicted = submission.predicted > Ns(0);
         add(&mut self.counters.predicted, u64::from(predicted));
         add(&mut self.counters.mispredicted, u64::from(end.missed));

@@ -60,6 +60,8 @@ pub struct Submission<V> {
     pub tpcs: u64,
     /// The predicted duration.
     pub predicted: Ns,
+    /// The TPCs that it was granted before it got a size; 0 if it may have none.
+    pub sized_from: u32,
 }
 
 /// How a submission has ended.
@@ -70,6 +72,8 @@ pub struct End {
     /// When it has ended. That is between two looks. If its prediction is, too, it is taken for the
     /// end.
     pub at: Ns,
+    /// How far the time may be off, because its beginning and end are between two looks.
+    pub error: Ns,
     /// Whether its prediction was wrong ([`predict::misses`]).
     pub missed: bool,
 }
@@ -92,6 +96,8 @@ pub struct InFlightQueue<S: Storage, V: 'static> {
     submissions: Queue<S::Slots<Option<Tracked<V>>>>,
     in_flight: InFlight,
     last_end: Ns,
+    /// The time between the two looks before the last end.
+    last_gap: Ns,
     patience: Patience,
     /// The time at which a late submission was published, until any submission ends after it.
     late: Option<Ns>,
@@ -113,6 +119,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             submissions: Queue::new(slots),
             in_flight: InFlight::default(),
             last_end: Ns(0),
+            last_gap: Ns(0),
             patience: Patience::new(),
             late: None,
             moved: Ns(0),
@@ -206,11 +213,17 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             self.in_flight
                 .remove(first.submission.predicted, first.late);
             let began = first.published.max(self.last_end);
-            self.last_end = now;
+            let gap = now - self.looked;
+            let before = match first.published < self.last_end {
+                true => self.last_gap,
+                false => Ns(0),
+            };
+            (self.last_end, self.last_gap) = (now, gap);
             self.record_end(now);
             let (predicted, looked) = (first.submission.predicted, self.looked);
             let end = End {
                 time: now - began,
+                error: gap + before,
                 at: match predicted {
                     Ns(0) => now,
                     predicted => (began + predicted).max(looked).min(now),
@@ -306,6 +319,7 @@ mod tests {
             blocks: 7,
             tpcs: 66,
             predicted: Ns(predicted),
+            sized_from: 0,
         }
     }
 

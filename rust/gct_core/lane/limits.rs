@@ -7,7 +7,7 @@ use crate::policy::share::Share;
 use crate::policy::tpc::Rank;
 use crate::settings::Settings;
 use crate::topology::Topology;
-use crate::units::{Ns, Us};
+use crate::units::{Ns, Percent, Us};
 
 /// The limits on a tenant's launches.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ pub struct LaunchLimits {
     pub pressed: bool,
     /// Quarters of its TPCs that goals of others take.
     pub taken: u8,
+    /// The slowdown that is tolerated so that launches get fewer TPCs.
+    pub slip: Percent,
     /// The limits on its time.
     pub share: Share,
 }
@@ -50,6 +52,7 @@ impl LaunchLimits {
         },
         pressed: false,
         taken: 0,
+        slip: Percent(0),
         share: Share::NONE,
     };
 
@@ -66,6 +69,7 @@ impl LaunchLimits {
             rank: settings.rank(),
             pressed: settings.pressed,
             taken: settings.taken,
+            slip: settings.slip_in_force(),
             share,
         }
     }

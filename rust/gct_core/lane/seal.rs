@@ -76,8 +76,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// write them.
     pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S>) -> bool {
         let found = stream.found.get(..seal.found).unwrap_or_default();
+        let tpcs = self.granted().count();
+        let masks = self.sizing.masks(self.mask.as_ref(), tpcs);
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
-        graphs.hold_others(found, self.mask.as_ref())
+        graphs.hold_others(found, masks)
     }
 
     /// Remembers the graph nodes that a segment stores, and arms them so that their masks can be
@@ -131,9 +133,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let out = output.get_mut(..most).unwrap_or_default();
         // CAST: checked when the segment was read.
         let words = words.get(..segment.words as usize)?;
+        let tpcs = self.granted().count();
+        let masks = self.sizing.masks(self.mask.as_ref(), tpcs);
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
-        let mask = self.mask.as_ref();
-        let patched = graphs.patch_replays(words, found, mask, out, &mut self.counters);
+        let patched = graphs.patch_replays(words, found, masks, out, &mut self.counters);
         let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
         if let Some(copies) = copies {
             let copy = copies.put(round.memory, &segment, out);

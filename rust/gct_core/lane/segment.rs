@@ -5,6 +5,7 @@
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, Reach, Submission};
 use super::seal::store;
+use super::sizing;
 use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Seal, Stream, Workspace};
@@ -108,6 +109,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             at,
             since: round.now,
             holds: pace::unknown_is_long(Ns(0)),
+            sizable: false,
             strict,
             stores: graphs.stored,
             replays: graphs.replayed,
@@ -131,6 +133,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if let Some(atoms) = self.split(&last, &seal, stream, round) {
             return Next::Atoms(atoms);
         }
+        let found = stream.found.get(..seal.found).unwrap_or_default();
         let predicted = last.submission.predicted;
         Next::Whole {
             entry,
@@ -139,6 +142,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             seal: Some(Seal {
                 // It may start as soon as the work before it has ended.
                 holds: pace::unknown_is_long(predicted),
+                sizable: !seal.stores
+                    && sizing::fit_anywhere(found, words_of(round.work, &segment)),
                 ..seal
             }),
         }
@@ -164,12 +169,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let release = stream.tracker.last_release();
         let release = release.and_then(|release| fence(release.va, release.payload));
         let end = ends.iter_mut().find_map(Option::take);
+        let sizable = !seal.stores && end.is_some() && ends.iter().all(Option::is_none);
+        let submission = end.or(release).map(|fence| Submission {
+            kernel: sizing::graph(found),
+            ..opaque_submission(fence)
+        });
         Next::Whole {
             entry,
             base,
-            submission: end.or(release).map(opaque_submission),
+            submission,
             seal: Some(Seal {
                 resident: seal.resident.max(self.nodes_resident),
+                sizable,
                 release,
                 ends,
                 ..seal
@@ -253,6 +264,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             blocks: launch.blocks(),
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
+            sized_from: 0,
         };
         Some(LastLaunch { index, submission })
     }
@@ -377,6 +389,7 @@ fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
         blocks: 0,
         tpcs: 0,
         predicted: Ns(0),
+        sized_from: 0,
     }
 }
 

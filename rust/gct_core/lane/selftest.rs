@@ -22,6 +22,7 @@ use super::work::{Round, Stream, Workspace};
 use crate::mask::TpcMask;
 use crate::policy::arrivals::ArrivalStats;
 use crate::policy::predict;
+use crate::policy::scale::Law;
 use crate::policy::tpc::Neighbour;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::Node;
@@ -100,6 +101,7 @@ struct Slots {
     output: [u32; FRAME_WORDS],
     kernels: [Option<predict::Entry>; 16],
     nodes: [Option<Node>; 16],
+    laws: [Option<Law>; 16],
     frames: [Option<Busy<Run>>; 1],
 }
 
@@ -127,6 +129,7 @@ impl Memory {
                 output: [0; FRAME_WORDS],
                 kernels: [None; 16],
                 nodes: [None; 16],
+                laws: [None; 16],
                 frames: [None; 1],
             },
         }
@@ -256,6 +259,7 @@ pub fn run(memory: &mut Memory) -> Result<(), Failure> {
             LaunchLimits::NONE,
             &mut slots.kernels[..],
             &mut slots.nodes[..],
+            &mut slots.laws[..],
         ),
         work: Workspace::new(
             &mut slots.words[..],

@@ -86,6 +86,11 @@ impl Shares {
         self.holds.add(hold);
     }
 
+    /// Returns whether nothing but `lane` is in flight, and no other process is on the same TPCs.
+    pub(super) fn is_alone_with(&self, lane: &InFlight) -> bool {
+        self.flight.count == lane.count && self.parts <= 1
+    }
+
     /// Returns whether a share holds back all that the tenant has.
     pub(super) fn holds_all(&self) -> bool {
         self.flight.count == 0 && (self.is_over() || self.holds.has(Hold::Weight))
@@ -138,6 +143,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             peers,
             shares,
             allowance,
+            sizing,
             ..
         } = self;
         let rivals = peers
@@ -159,6 +165,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             allowance.wait(time, now);
         }
         shares.holds = Holds::default();
+        if shares.parts > 1 {
+            sizing.disturb(now);
+        }
         if shares.runs {
             shares.time.use_time(time / shares.parts, granted, all);
         }
@@ -193,6 +202,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             shares.head = shares.since;
         }
         add(&mut shares.flight, now);
+        if shares.flight.count > now.count {
+            self.sizing.disturb(shares.since);
+        }
         *known = *now;
         shares.visited.still |= first && now.count > 0;
     }
@@ -332,7 +344,7 @@ mod tests {
             },
             ..LaunchLimits::NONE
         };
-        let mut governor: Governor<Heap, Service> = Governor::new(limits, vec![], vec![]);
+        let mut governor: Governor<Heap, Service> = Governor::new(limits, vec![], vec![], vec![]);
         governor.set_gpu(Topology::together(TpcMask::first(8)));
         governor.set_peers(Some(Service([service])));
         let start = PERIOD * 7;

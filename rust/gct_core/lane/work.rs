@@ -158,6 +158,8 @@ pub struct Seal<V> {
     pub(super) holds: Ns,
     /// The TPCs that hold all blocks of each of its launches at once; 0 if no number does.
     pub(super) resident: u32,
+    /// Whether its launches may have fewer TPCs than they are granted.
+    pub(super) sizable: bool,
     /// Whether all launches must be bound.
     pub(super) strict: bool,
     /// Whether it stores nodes of a CUDA graph.

@@ -32,12 +32,12 @@ mod patch;
 mod walk;
 
 pub use ends::{End, Ends, ENDS_MAX};
-pub use patch::Patched;
+pub use patch::{Masks, Patched};
 
 use super::launch::{self, DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
-use super::occupancy::Needs;
+use super::occupancy::{self, Needs};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
@@ -48,6 +48,10 @@ use core::num::Wrapping;
 /// Slots of the table that a node may be in. When all are taken the table counts as full, and the
 /// caller enlarges it or forgets nodes.
 const PROBES: usize = 16;
+
+/// TPCs of the widest mask.
+// CAST: a small constant.
+const TPCS_MAX: u32 = (MASK_WORDS as u32) << 5;
 
 /// A stored QMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,8 @@ pub struct Node {
     arming: u32,
     /// What a mask must leave.
     pub(super) needs: Needs,
+    /// The TPCs that hold all of its blocks at once; 0 if no number does.
+    pub(super) resident: u32,
     /// Number of the last replay that reached it.
     reached: u32,
 }
@@ -210,6 +216,7 @@ impl<'a> Memory<'a> {
             stored: Some(tenant.unwrap_or([0; MASK_WORDS])),
             arming: arming_of(qmd, launch.version),
             needs: with_layout!(launch.version, L => Needs::of::<L>(qmd)),
+            resident: occupancy::resident(qmd, launch.version, TPCS_MAX),
             reached: 0,
         });
         if let Err(reason) = remembered {

@@ -190,6 +190,11 @@ pub fn is_narrowed(qmd: &[u32], version: Version, granted: u16, whole: u16) -> b
     })
 }
 
+/// Returns whether any TPC will do for the launch that `qmd` describes.
+pub fn fits_anywhere(qmd: &[u32], version: Version) -> bool {
+    with_layout!(version, L => Needs::of::<L>(qmd) == Needs::Any)
+}
+
 /// Returns how many TPCs hold all blocks of the launch that `qmd` describes at once; 0 if `most` do
 /// not. The blocks of such a launch may wait for each other.
 pub fn resident(qmd: &[u32], version: Version, most: u32) -> u32 {

@@ -143,6 +143,14 @@ pub struct Counters {
     /// Pieces with such launches that had more TPCs than a goal of others leaves, where the caller
     /// counts them ([`fit`](crate::policy::tpc::fit)).
     pub spared: u64,
+    /// Launches and replays that had fewer TPCs than granted because of `slip.tpc`, and those that
+    /// had all of them because their times do not follow the law of
+    /// [`scale`](crate::policy::scale).
+    pub slip_narrowed: u64,
+    /// The second of these.
+    pub slip_refused: u64,
+    /// The TPC-time that the first have saved, in nanoseconds of the whole GPU.
+    pub slip_saved: u64,
     /// Stalls of work in flight ([`is_stalled`](crate::policy::patience::is_stalled)), where the
     /// caller looks for them.
     pub stalled: u64,
@@ -178,6 +186,9 @@ impl Counters {
             mispredicted: 0,
             narrowed: 0,
             spared: 0,
+            slip_narrowed: 0,
+            slip_refused: 0,
+            slip_saved: 0,
             stalled: 0,
             crowded: 0,
             refused: 0,

@@ -11,7 +11,7 @@ use gct_core::lane::governor;
 use gct_core::lane::roster::{Company, Roster, Seats, MEMBERS_MAX};
 use gct_core::lane::words::Storage;
 use gct_core::launches::{EffectiveTpcs, Launches};
-use gct_core::owned::{KERNELS_MAX, NODES_MAX};
+use gct_core::owned::{KERNELS_MAX, LAWS_MAX, NODES_MAX};
 use gct_core::policy::share::Rival;
 use gct_core::policy::tpc::{Neighbour, Rank};
 use gct_core::units::Ns;
@@ -47,13 +47,14 @@ impl Limited {
         let flags = GFP_KERNEL_ACCOUNT;
         let kernels = KVVec::from_elem(None, KERNELS_MAX, flags)?;
         let nodes = KVVec::from_elem(None, NODES_MAX, flags)?;
+        let laws = KVVec::from_elem(None, LAWS_MAX, flags)?;
         let seats = Seats {
             neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
             slots: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
             rivals: KVVec::from_elem(Rival::default(), MEMBERS_MAX, flags)?,
             numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
         };
-        let mut governor = Governor::new(terms.limits, kernels, nodes);
+        let mut governor = Governor::new(terms.limits, kernels, nodes, laws);
         governor.set_gpu(terms.topology);
         governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
         let proc = terms.proc;

@@ -83,7 +83,7 @@ tenant() {
 
 tenant pod1
 container pod2
-expect 1 'slip.tpc' hook bind pod2 $container --profile odd --gpu 0 --limit slip.tpc=5
+expect 1 'slip.power' hook bind pod2 $container --profile odd --gpu 0 --limit slip.power=5
 expect 4 'There is no' gctctl get $(group_of pod2) group.cgroup
 ends pod2 $container
 # As under Secure Boot: the hooks use /dev/gctgroup.

@@ -130,7 +130,13 @@ fn patched(graph: &mut Graph, name: &str, mask: Option<&DisabledTpcs>) -> Vec<Ru
     let scan = graph.tracker.scan(&words, &mut found, &mut counters);
     let mut out = vec![0; 1024];
     let mut memory = Memory::new(&mut graph.nodes, &mut graph.replays);
-    let patched = memory.patch_replays(&words, &found[..scan.found], mask, &mut out, &mut counters);
+    let patched = memory.patch_replays(
+        &words,
+        &found[..scan.found],
+        mask.into(),
+        &mut out,
+        &mut counters,
+    );
     assert_eq!((counters.replays, counters.kept_total()), (1, 1));
     let segment = match patched.words {
         0 => &words,

@@ -9,6 +9,7 @@ use crate::stats::STATS;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::lane::governor::{KERNELS_MAX, NODES_MAX};
 use gct_core::lane::work::{LAUNCHES_MAX, WORDS_MAX};
+use gct_core::policy::scale::LAWS_MAX;
 use gct_core::submit::rewrite::Order;
 use gct_core::units::Ns;
 
@@ -20,7 +21,12 @@ pub(crate) type Workspace = gct_core::lane::work::Workspace<Heap>;
 
 /// Allocates a governor. A signal handler must not call this.
 pub(crate) fn new(limits: LaunchLimits) -> Governor {
-    Governor::new(limits, vec![None; KERNELS_MAX], vec![None; NODES_MAX])
+    let (kernels, nodes, laws) = (
+        vec![None; KERNELS_MAX],
+        vec![None; NODES_MAX],
+        vec![None; LAWS_MAX],
+    );
+    Governor::new(limits, kernels, nodes, laws)
 }
 
 /// Allocates the buffers. A signal handler must not call this.

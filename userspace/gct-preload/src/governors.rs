@@ -123,11 +123,12 @@ impl Governors {
         true
     }
 
-    /// Returns whether the work of any GPU is released in pieces.
+    /// Returns whether the end of work matters as soon as it comes: it is released in pieces, or
+    /// its time is measured for `slip.tpc`.
     pub(crate) fn paces(&self) -> bool {
         self.list
             .iter()
-            .any(|(_, governor)| governor.target() > Ns(0))
+            .any(|(_, governor)| governor.target() > Ns(0) || governor.sizes())
     }
 
     /// Connects the governor of a GPU to the daemon's pages.

@@ -71,6 +71,7 @@ pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
     limits.share = new.share;
     limits.pressed = new.pressed;
     limits.taken = new.taken;
+    limits.slip = new.slip;
     limits.rank = Rank {
         best_effort: new.quota == Some(0),
         priority: Priority(new.priority),

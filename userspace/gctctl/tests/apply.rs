@@ -187,9 +187,9 @@ fn a_wrong_file_changes_nothing_and_says_where() {
         ),
         ("[group.web.gpu.7]\n", 4, "group web: there is no GPU 7"),
         (
-            "[group.web]\nslip.tpc = 5\n",
+            "[group.web]\nslip.power = 5\n",
             5,
-            "web/0 does not support slip.tpc",
+            "web/0 does not support slip.power",
         ),
     ] {
         let ran = bed.apply(&format!("[group.first]\n{text}"), &[]);

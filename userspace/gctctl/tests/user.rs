@@ -46,7 +46,7 @@ fn the_commands_work_as_on_a_directory() {
         "web/0 tpc.mask=0-3\nweb/0 gmem.limit=1073741824\n"
     );
     assert_eq!(on(&["get", "web/0", "tpc.mask"]).exits(0), "0-3\n");
-    on(&["set", "web/0", "slip.tpc=5"]).exits(5);
+    on(&["set", "web/0", "slip.power=5"]).exits(5);
     on(&["set", "web/0", "tpc.mask=9999"]).exits(3);
     on(&["get", "nobody/0", "tpc.mask"]).exits(4);
     let own = std::process::id().to_string();
@@ -234,7 +234,7 @@ fn a_program_runs_under_every_limit() {
         let ran = bed.gctctl(&["get", "web/0", file]);
         assert_eq!(ran.exits(0), format!("{value}\n"), "{file}");
     }
-    bed.run(&["-o", "slip.tpc=5"], "true").exits(5);
+    bed.run(&["-o", "slip.power=5"], "true").exits(5);
     for (option, code) in [("tpc.steal", 2), ("tpc.steel=0", 4), ("tpc.steal=2", 3)] {
         let ran = bed.run(&["--group", "none", "-o", option], "echo runs");
         assert_eq!(ran.exits(code), "", "{option}");

@@ -32,7 +32,7 @@ pub mod socket;
 pub mod tenant;
 
 /// The version of messages and pages. Both sides must have the same.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// The features that the preload library of this version enforces. The daemon announces them.
 pub const ENFORCED: FeatureSet = FeatureSet::NONE
@@ -52,5 +52,6 @@ pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::TpcMask)
     .with(Feature::TpcSteal)
     .with(Feature::AtomDuration)
+    .with(Feature::SlipTpc)
     .with(Feature::Faults)
     .with(Feature::SloP99);

@@ -59,6 +59,13 @@ pub struct ProcessCounters {
     pub narrowed: Counter,
     /// Launches and atoms that had more TPCs than a goal of others leaves.
     pub spared: Counter,
+    /// Launches that had fewer TPCs because of `slip.tpc`, those whose times follow no law, and the
+    /// TPC-time that the first have saved.
+    pub slip_narrowed: Counter,
+    /// The second of these.
+    pub slip_refused: Counter,
+    /// The third, in nanoseconds of the whole GPU.
+    pub slip_saved: Counter,
     /// Stalls of work in flight.
     pub stalled: Counter,
     /// Launches and segments that stayed as they were for lack of room.
@@ -196,6 +203,9 @@ impl Page {
         set(&self.counters.mispredicted, shown.mispredicted);
         set(&self.counters.narrowed, shown.narrowed);
         set(&self.counters.spared, shown.spared);
+        set(&self.counters.slip_narrowed, shown.slip_narrowed);
+        set(&self.counters.slip_refused, shown.slip_refused);
+        set(&self.counters.slip_saved, shown.slip_saved);
         set(&self.counters.stalled, shown.stalled);
         set(&self.counters.crowded, shown.crowded);
         for (counter, count) in self.counters.kept.iter().zip(shown.passed) {
@@ -292,6 +302,9 @@ impl Page {
             mispredicted: get(&self.counters.mispredicted),
             narrowed: get(&self.counters.narrowed),
             spared: get(&self.counters.spared),
+            slip_narrowed: get(&self.counters.slip_narrowed),
+            slip_refused: get(&self.counters.slip_refused),
+            slip_saved: get(&self.counters.slip_saved),
             stalled: get(&self.counters.stalled),
             crowded: get(&self.counters.crowded),
             ..Launches::ZERO

@@ -71,7 +71,7 @@ fn the_mount_shows_the_files_of_the_socket() {
     assert_eq!(write(&tree.join("web/0/tpc.mask"), "0-3,9\n"), Ok(()));
     assert_eq!(client.read("web/0/tpc.mask"), Ok("0-3,9\n".into()));
     assert_eq!(
-        write(&tree.join("web/0/slip.tpc"), "7"),
+        write(&tree.join("web/0/slip.power"), "7"),
         Err(Error::Unsupported.errno())
     );
     assert_eq!(

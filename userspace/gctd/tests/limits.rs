@@ -75,7 +75,7 @@ fn limits_of_process_and_group_are_combined() {
     client.write("web/0/gmem.limit", "2G").unwrap();
     assert_eq!(gpu.page.generation(), 4);
     assert_eq!(
-        client.write("web/0/slip.tpc", "5"),
+        client.write("web/0/slip.power", "5"),
         Err(Error::Unsupported.errno())
     );
 }

@@ -131,7 +131,12 @@ fn bench(slots: &mut Slots, (first, words): (usize, usize)) -> Option<Bench<'_>>
             InFlightQueue::new(&mut slots.in_flight[..]),
             Stream::new(0xc86f, room, &mut slots.found[..]),
         ),
-        governor: Governor::new(limits, &mut slots.kernels[..], &mut slots.nodes[..]),
+        governor: Governor::new(
+            limits,
+            &mut slots.kernels[..],
+            &mut slots.nodes[..],
+            &mut slots.laws[..],
+        ),
         work: Workspace::new(
             &mut slots.words[..],
             &mut slots.orders[..],

@@ -11,9 +11,42 @@ use super::{arm_write, is_replay, mask_write, MaskWrite, Memory, Node, Replay};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
-use crate::submit::stats::Counters;
+use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Source};
 use crate::units::Sat;
+
+/// The masks for the nodes of a replay.
+#[derive(Clone, Copy, Debug)]
+pub struct Masks<'a> {
+    /// The mask of a node that may run on any number of TPCs.
+    pub each: Option<&'a DisabledTpcs>,
+    /// The TPCs that it leaves.
+    pub tpcs: u32,
+    /// The mask of a node whose blocks only these TPCs hold at once, and their number.
+    pub wide: (Option<&'a DisabledTpcs>, u32),
+}
+
+impl<'a> From<Option<&'a DisabledTpcs>> for Masks<'a> {
+    fn from(each: Option<&'a DisabledTpcs>) -> Self {
+        Self {
+            each,
+            tpcs: 0,
+            wide: (each, 0),
+        }
+    }
+}
+
+impl Masks<'_> {
+    /// Returns the store that masks a node.
+    fn write(&self, node: &Node) -> Result<MaskWrite, Reason> {
+        let (wide, tpcs) = self.wide;
+        if self.tpcs < node.resident && node.resident <= tpcs {
+            return mask_write(node, wide);
+        }
+        // What needs TPCs together may not find them among fewer.
+        mask_write(node, self.each).or_else(|_| mask_write(node, wide))
+    }
+}
 
 /// Result of patching a segment with replays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,25 +100,25 @@ impl Memory<'_> {
     }
 
     /// Returns whether [`patch_replays`](Self::patch_replays) would store masks: nodes that the
-    /// segment replays hold another mask than `mask`. Visits each node once.
-    pub fn hold_others(&mut self, calls: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
+    /// segment replays hold others than `masks`. Visits each node once.
+    pub fn hold_others(&mut self, calls: &[QmdCall], masks: Masks<'_>) -> bool {
         let mut walk = self.walk();
-        self.others(&mut walk, calls, mask)
+        self.others(&mut walk, calls, masks)
     }
 
-    fn others(&mut self, walk: &mut Walk, calls: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
+    fn others(&mut self, walk: &mut Walk, calls: &[QmdCall], masks: Masks<'_>) -> bool {
         let mut replays = calls.iter().filter(|call| is_replay(call));
         replays.any(|call| {
             let mut others = false;
             self.follow(walk, call.qmd_va, |node| {
-                others = others || change(node, mask, &mut Sat(0)).is_some();
+                others = others || change(node, &masks, &mut Sat(0)).is_some();
             });
             others
         })
     }
 
     /// Counts the replays of a segment as [`count_replays`](Self::count_replays) does, and writes
-    /// into `out` a segment whose replays obey `mask`, where their nodes hold another.
+    /// into `out` a segment whose replays obey `masks`, where their nodes hold another.
     ///
     /// The caller publishes `out` in place of the segment, or forgets the nodes. Nodes that cannot
     /// be changed run under their old mask. A replay with such nodes is counted as
@@ -99,11 +132,11 @@ impl Memory<'_> {
         &mut self,
         words: &[u32],
         calls: &[QmdCall],
-        mask: Option<&DisabledTpcs>,
+        masks: Masks<'_>,
         out: &mut [u32],
         counters: &mut Counters,
     ) -> Patched {
-        let unpatched = self.count_unpatched(calls, mask, counters);
+        let unpatched = self.count_unpatched(calls, masks, counters);
         let mut out = Out { words: out, len: 0 };
         let (mut copied, mut nodes) = (0usize, Sat(0usize));
         let mut walk = self.walk();
@@ -117,7 +150,7 @@ impl Memory<'_> {
             let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
             let (mut begun, mut left) = (false, Sat(0));
             let replay = self.follow(&mut walk, call.qmd_va, |node| {
-                let Some(write) = change(node, mask, &mut left) else {
+                let Some(write) = change(node, &masks, &mut left) else {
                     return;
                 };
                 begun = begun || out.push(before, first);
@@ -158,7 +191,7 @@ impl Memory<'_> {
     fn count_unpatched(
         &mut self,
         calls: &[QmdCall],
-        mask: Option<&DisabledTpcs>,
+        masks: Masks<'_>,
         counters: &mut Counters,
     ) -> Sat<usize> {
         let mut walk = self.walk();
@@ -166,7 +199,7 @@ impl Memory<'_> {
         for call in calls.iter().filter(unknown) {
             let mut left = Sat(0);
             let replay = self.follow(&mut walk, call.qmd_va, |node| {
-                let stays = change(node, mask, &mut left).is_some();
+                let stays = change(node, &masks, &mut left).is_some();
                 left += usize::from(stays);
             });
             if let Some(replay) = replay {
@@ -186,14 +219,16 @@ fn count(replay: &Replay, left: Sat<usize>, walk: &mut Walk, counters: &mut Coun
 
 /// Returns the store that a node needs, if any. `left` counts the nodes that need one and cannot
 /// get it.
-fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut Sat<usize>) -> Option<MaskWrite> {
+fn change(node: &Node, masks: &Masks<'_>, left: &mut Sat<usize>) -> Option<MaskWrite> {
     // Most heads have no blocks.
     if node.grid.contains(&0) {
         return None;
     }
-    match mask_write(node, mask) {
+    match masks.write(node) {
         // Without a mask a node need not be armed.
-        Ok(write) if Some(write.words) == node.stored && (node.armed || mask.is_none()) => None,
+        Ok(write) if Some(write.words) == node.stored && (node.armed || masks.each.is_none()) => {
+            None
+        }
         Ok(write) => Some(write),
         Err(_) => {
             *left += 1;
@@ -220,7 +255,6 @@ mod tests {
     use crate::submit::methods::Action;
     use crate::submit::occupancy::Needs;
     use crate::submit::qmd::Version;
-    use crate::submit::stats::Reason;
     use crate::submit::tracker::Registers;
     use std::vec;
     use std::vec::Vec;
@@ -245,6 +279,7 @@ mod tests {
             stored: Some([0; MASK_WORDS]),
             arming: 0,
             needs: Needs::Any,
+            resident: 0,
             reached: 0,
         }
     }
@@ -292,11 +327,12 @@ mod tests {
             let mut memory = Memory::new(&mut slots, &mut replay);
             let (calls, mut out) = (calls(known), vec![0; 1 << 16]);
             let mut walk = memory.walk();
-            assert!(!memory.others(&mut walk, &calls, None));
+            assert!(!memory.others(&mut walk, &calls, None.into()));
             assert!(walk.visits.0 <= once, "{:?}", walk.visits);
-            assert!(memory.hold_others(&calls, Some(&ours)));
+            assert!(memory.hold_others(&calls, Some(&ours).into()));
             let mut counters = Counters::new();
-            let patched = memory.patch_replays(&[0], &calls, Some(&ours), &mut out, &mut counters);
+            let patched =
+                memory.patch_replays(&[0], &calls, Some(&ours).into(), &mut out, &mut counters);
             let nodes = if known == 0 { 0 } else { NODES + known };
             assert_eq!(patched.nodes as u64, nodes);
             assert!(patched.visits <= 2 * once, "{}", patched.visits);
@@ -314,7 +350,7 @@ mod tests {
             let mut counters = Counters::new();
             memory.count_replays(&calls(0), &mut counters);
             assert_eq!(counters.kept(Reason::Replay), kept);
-            memory.patch_replays(&[0], &calls(REPLAYS), None, &mut [], &mut counters);
+            memory.patch_replays(&[0], &calls(REPLAYS), None.into(), &mut [], &mut counters);
             assert_eq!(counters.kept(Reason::Replay), 2 * kept);
         }
     }

@@ -155,7 +155,8 @@ fn the_head_of_a_graph_that_forks_is_known_and_masked() {
         (Some(&ours), 14, 0),
     ] {
         let mut out = vec![0; 1024];
-        let patched = memory.patch_replays(&tenant.words, &found, mask, &mut out, &mut counters);
+        let patched =
+            memory.patch_replays(&tenant.words, &found, mask.into(), &mut out, &mut counters);
         assert_eq!((patched.nodes, patched.words), (nodes, words(nodes, arms)));
     }
     assert_eq!((counters.replays, counters.kept(Reason::Replay)), (5, 0));
@@ -210,7 +211,7 @@ fn a_graph_that_its_first_launch_has_stored_is_masked() {
         ] {
             let patched = segments.iter().map(|(words, found)| {
                 let mut out = vec![0; 1024];
-                memory.patch_replays(words, found, mask, &mut out, &mut counters)
+                memory.patch_replays(words, found, mask.into(), &mut out, &mut counters)
             });
             assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed, "{name}");
         }
@@ -252,8 +253,13 @@ fn a_replay_behind_a_fill_is_masked() {
         let scan = tracker.scan(&tenant.words, &mut found, &mut Counters::new());
         let (mut out, mut counters) = (vec![0; 1024], Counters::new());
         let found = &found[..scan.found];
-        let patched =
-            memory.patch_replays(&tenant.words, found, Some(&ours), &mut out, &mut counters);
+        let patched = memory.patch_replays(
+            &tenant.words,
+            found,
+            Some(&ours).into(),
+            &mut out,
+            &mut counters,
+        );
         assert_eq!(patched.nodes, changed, "{words} words of {length} bytes");
     }
 }
@@ -298,7 +304,7 @@ fn a_cluster_keeps_its_mask_where_it_would_not_fit() {
     for (mask, changed, kept) in [(&one, 2, 2), (&two, 4, 2)] {
         let patched = segments.iter().map(|(words, found)| {
             let mut out = vec![0; 1024];
-            memory.patch_replays(words, found, Some(mask), &mut out, &mut counters)
+            memory.patch_replays(words, found, Some(mask).into(), &mut out, &mut counters)
         });
         assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed);
         assert_eq!(counters.kept(Reason::Replay), kept);
@@ -315,7 +321,7 @@ fn a_mask_that_is_not_known_is_written_again() {
     for changed in [0, 1] {
         let mut out = vec![0; 1024];
         let mut counters = Counters::new();
-        let patched = memory.patch_replays(words, found, None, &mut out, &mut counters);
+        let patched = memory.patch_replays(words, found, None.into(), &mut out, &mut counters);
         assert_eq!(patched.nodes, changed);
         memory.forget_mask(va);
     }
@@ -342,7 +348,7 @@ fn replayed(
     let (found, _) = scan(segment);
     let mut out = vec![0; room];
     let mut memory = Memory::new(slots, replay);
-    let patched = memory.patch_replays(&segment.words, &found, mask, &mut out, counters);
+    let patched = memory.patch_replays(&segment.words, &found, mask.into(), &mut out, counters);
     out.truncate(patched.words);
     (out, patched.nodes)
 }

@@ -238,10 +238,10 @@ fn a_container_that_cannot_have_its_limits_leaves_nothing() {
     };
     assert!(refused(1, &share("29")).contains("tpc.quota"));
     let unsupported = Share {
-        limits: vec![("slip.tpc".to_owned(), "5".to_owned())],
+        limits: vec![("slip.power".to_owned(), "5".to_owned())],
         ..share("8")
     };
-    assert!(refused(2, &unsupported).contains("slip.tpc"));
+    assert!(refused(2, &unsupported).contains("slip.power"));
     let mut gone = state(3);
     gone.pid = 4711;
     let error = bind(&machine.places, &gone, 0, &share("8")).unwrap_err();

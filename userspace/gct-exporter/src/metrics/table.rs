@@ -322,6 +322,26 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Prefix("passed.", "reason"),
         "Launches and orders that were passed unchanged, by reason; absent until it occurs.",
     ),
+    counter(
+        "launches_slip_narrowed",
+        File::ComputeStat,
+        From::Key("slip_narrowed"),
+        "Launches and replays of graphs that had fewer TPCs because of slip.tpc.",
+    ),
+    counter(
+        "launches_slip_refused",
+        File::ComputeStat,
+        From::Key("slip_refused"),
+        "Launches and replays of graphs that slip.tpc leaves alone, because their times follow no law.",
+    ),
+    of(
+        Scope::Pool,
+        ("compute_slip_saved", "seconds"),
+        Kind::Counter,
+        File::ComputeStat,
+        From::Key("slip_saved_usec"),
+        "TPC-time that slip.tpc has saved, as a part of the whole GPU.",
+    ),
     of(
         Scope::Pool,
         ("compute_usage", "seconds"),

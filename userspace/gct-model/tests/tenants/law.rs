@@ -29,6 +29,9 @@
 //! written(T), and may wait for them: its blocks may wait for each other. Earlier ranks are then
 //! those that T has with its allowance.
 //!
+//! A launch of a tenant with a slip has any number of the TPCs that it may use, but as many as hold
+//! it at once if those that are due do.
+//!
 //! Every other piece has a mask within allowed(T), without forbidden(T), and with all of due(T).
 //! A tenant that holds work, has none in flight, and may use a TPC of due(T), publishes in this
 //! very round, unless its own limits or another's turn are in the way. Another has a turn only if a
@@ -51,6 +54,8 @@ pub(crate) struct Piece {
     pub(crate) written: u64,
     pub(crate) forbidden: u64,
     pub(crate) due: u64,
+    /// Whether the tenant has a slip, so that fewer TPCs may do.
+    slips: bool,
     /// The TPCs that hold a single launch, while the tenant is pressed.
     single: Option<u64>,
 }
@@ -68,6 +73,15 @@ impl Piece {
         tpcs != 0 && tpcs & !within == 0 && (!is_single || fits(tpcs))
     }
 
+    /// Returns whether a launch of so many blocks that has these TPCs has all that are due to it.
+    pub(crate) fn has_due(&self, tpcs: u64, blocks: u64) -> bool {
+        let fits = |tpcs: u64| blocks <= TPC_BLOCKS * u64::from(tpcs.count_ones());
+        match self.slips {
+            true => fits(tpcs) || !fits(self.due),
+            false => self.due & !tpcs == 0,
+        }
+    }
+
     /// Returns whether a launch of so many blocks may have to wait for more TPCs than are due.
     pub(crate) fn may_wait(&self, blocks: u64) -> bool {
         let fits = blocks <= TPC_BLOCKS * u64::from(self.due.count_ones());
@@ -81,9 +95,11 @@ pub(crate) struct Facts {
     pub(crate) owner: usize,
     pub(crate) standing: Standing,
     pub(crate) steal: bool,
-    /// The TPCs that were written, and whether it yields only for a goal of another.
+    /// The TPCs that were written, whether it yields only for a goal of another, and whether it has
+    /// a slip.
     pub(crate) written: u64,
     pub(crate) pressed: bool,
+    pub(crate) slips: bool,
     /// Whether it has a seat, as far as it knows, and whether nobody can have taken it since.
     pub(crate) seated: bool,
     pub(crate) is_sure: bool,
@@ -112,6 +128,7 @@ impl Facts {
             steal: true,
             written: 0,
             pressed: false,
+            slips: false,
             seated: false,
             is_sure: false,
             shows_work: false,
@@ -241,6 +258,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         written: mine.written,
         forbidden: forbidden & !mine.own(),
         due: due | mine.own(),
+        slips: mine.slips,
         single: mine.pressed.then_some(single | mine.own()),
     }
 }

@@ -10,6 +10,7 @@ mod measured;
 pub(crate) mod memory;
 pub(crate) mod scenario;
 pub(crate) mod script;
+mod sizing;
 pub(crate) mod tenant;
 pub(crate) mod tree;
 pub(crate) mod world;

@@ -105,7 +105,12 @@ impl Tenant {
             stream,
         );
         lane.set_token(1);
-        let mut governor = Governor::new(terms.limits, vec![None; KERNELS], vec![None; 8]);
+        let mut governor = Governor::new(
+            terms.limits,
+            vec![None; KERNELS],
+            vec![None; 8],
+            vec![None; KERNELS],
+        );
         governor.set_gpu(terms.topology);
         governor.set_peers(Some(company(terms)));
         let config = Config {

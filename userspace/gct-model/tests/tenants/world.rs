@@ -214,6 +214,7 @@ impl World {
                 process.standing = terms.standing;
                 facts.steal = terms.limits.steal;
                 facts.pressed = terms.limits.pressed;
+                facts.slips = terms.limits.slip.get() > 0;
                 facts.written = law::tpcs(&terms.limits.allowed(&terms.topology));
             }
         }
@@ -501,7 +502,8 @@ impl World {
                 what()
             );
             assert!(tpcs & piece.forbidden == 0, "on TPCs of others: {}", what());
-            assert!(piece.due & !tpcs == 0, "TPCs are left: {}", what());
+            let has_due = piece.has_due(tpcs, kernel.blocks.into());
+            assert!(has_due, "TPCs are left: {}", what());
             self.gpu
                 .add(Grid::new(at, run, tpcs, grid.count(), kernel.block_ns));
         }

@@ -6,7 +6,7 @@ use super::MaskWords;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
-use gct_core::units::{Ns, Us, Weight};
+use gct_core::units::{Ns, Percent, Us, Weight};
 
 /// Words of packed [`Limits`].
 pub(super) const LIMIT_WORDS: usize = 18;
@@ -35,6 +35,8 @@ pub struct Limits {
     pub pressed: bool,
     /// Quarters of its TPCs that goals of others take: 3 at most.
     pub taken: u8,
+    /// The slowdown that is tolerated so that launches get fewer TPCs.
+    pub slip: Percent,
     /// The TPCs of the GPU.
     pub topology: Topology,
     /// The limits on its time, its own beside its group's.
@@ -54,6 +56,7 @@ impl Limits {
         gmem_limit: u64::MAX,
         pressed: false,
         taken: 0,
+        slip: Percent(0),
         topology: Topology::UNKNOWN,
         share: Share::NONE,
     };
@@ -74,6 +77,7 @@ impl Limits {
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
             pressed: settings.pressed,
             taken: settings.taken,
+            slip: settings.slip_in_force(),
             topology: *topology,
             share: *share,
         }
@@ -86,7 +90,8 @@ impl Limits {
             | u64::from(self.steal) << 2
             | u64::from(self.frozen) << 3
             | u64::from(self.pressed) << 4
-            | u64::from(self.taken & 3) << 5;
+            | u64::from(self.taken & 3) << 5
+            | u64::from(self.slip.get()) << 8;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
         let priority = u64::from(self.priority);
@@ -132,6 +137,8 @@ impl Limits {
             pressed: flag(4),
             // CAST: two bits.
             taken: (flags >> 5 & 3) as u8,
+            // CAST: 8 bits were stored.
+            slip: Percent((flags >> 8) as u8),
             topology: Topology::from_words([e, f, g, h, gpcs]),
             share: Share {
                 owner: level(weights, owner),

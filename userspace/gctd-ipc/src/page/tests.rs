@@ -7,7 +7,7 @@ use crate::shared::SharedFd;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
-use gct_core::units::Weight;
+use gct_core::units::{Percent, Weight};
 use proptest::prelude::*;
 
 #[test]
@@ -103,7 +103,7 @@ proptest! {
     fn limits_survive_the_page(
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
         flags: [bool; 3], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
-        weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4,
+        weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
     ) {
         let level = |at: usize| Level {
             weight: weights[at].map(|weight| Weight(weight.max(1))),
@@ -117,7 +117,7 @@ proptest! {
         let [steal, frozen, pressed] = flags;
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
-            taken, topology, share,
+            taken, slip: Percent(slip), topology, share,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Gives a launch as few TPCs as the slip of its tenant allows, and learns from its time.
+//!
+//! A piece has a size if it is a whole launch with a grid, or the replay of one known graph with
+//! one end. Atoms, cooperative launches, launches of clusters and uploads of graphs have the TPCs
+//! that they are granted. So do the nodes of a replay that would not be resident at once any more.
+//!
+//! A time counts if the piece had its TPCs to itself: no other lane of the tenant and no process on
+//! the same TPCs had work in flight meanwhile, and its beginning and end were seen well enough.
+
+use super::governor::{Governor, Peers};
+use super::in_flight::{End, Submission};
+use super::words::Storage;
+use super::work::Next;
+use crate::mask::TpcMask;
+use crate::policy::pace::InFlight;
+use crate::policy::predict::Kernel;
+use crate::policy::scale::{self, Bounds, Law, Laws, Size, Verdict};
+use crate::probe;
+use crate::submit::graph::Masks;
+use crate::submit::mask::DisabledTpcs;
+use crate::submit::occupancy;
+use crate::submit::stats::add;
+use crate::submit::tracker::QmdCall;
+use crate::units::{Ns, Percent};
+
+/// The part of a time that may be unknown, as a divisor.
+const ERROR: u64 = 16;
+
+/// The sizes of one tenant's launches.
+pub(super) struct Sizing<S: Storage> {
+    laws: S::Slots<Option<Law>>,
+    uses: u32,
+    /// The size of the next release, if it has one.
+    next: Option<(Kernel, Size)>,
+    /// The mask without a size, and the TPCs that it leaves.
+    wide: Option<DisabledTpcs>,
+    most: u32,
+    /// When more than one piece was last seen on the tenant's TPCs.
+    disturbed: Ns,
+}
+
+impl<S: Storage> Sizing<S> {
+    pub(super) fn new(laws: S::Slots<Option<Law>>) -> Self {
+        Self {
+            laws,
+            uses: 0,
+            next: None,
+            wide: None,
+            most: 0,
+            disturbed: Ns(0),
+        }
+    }
+
+    /// Returns the masks for the nodes of a replay, which leave `tpcs` TPCs.
+    pub(super) fn masks<'a>(&'a self, each: Option<&'a DisabledTpcs>, tpcs: u32) -> Masks<'a> {
+        match self.next {
+            Some(_) => Masks {
+                each,
+                tpcs,
+                wide: (self.wide.as_ref(), self.most),
+            },
+            None => each.into(),
+        }
+    }
+
+    /// Records that other work runs on the tenant's TPCs, or on another of its lanes.
+    pub(super) fn disturb(&mut self, now: Ns) {
+        self.disturbed = now;
+    }
+}
+
+/// Returns what identifies the replays of a segment, as a kernel without a grid.
+pub(super) fn graph(found: &[QmdCall]) -> Kernel {
+    let words = found.iter().flat_map(|call| {
+        // CAST: both halves of an address.
+        [call.qmd_va as u32, (call.qmd_va >> 32) as u32]
+    });
+    Kernel {
+        program: words.fold(0, probe::mix),
+        grid: [0; 3],
+        block: [0; 3],
+        per_tpc: 0,
+    }
+}
+
+/// Returns whether no launch of a segment needs certain TPCs together or at once.
+pub(super) fn fit_anywhere(found: &[QmdCall], words: &[u32]) -> bool {
+    found.iter().all(|call| {
+        let qmd = call.qmd(words).zip(call.version);
+        qmd.is_some_and(|(qmd, version)| occupancy::fits_anywhere(qmd, version))
+    })
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Returns whether launches get sizes, so that their ends must be seen as soon as they come.
+    pub fn sizes(&self) -> bool {
+        self.limits.slip > Percent(0)
+    }
+
+    /// Narrows the next release to the TPCs that its size needs. `flight` is the work
+    /// in flight of its lane, which runs before it.
+    pub(super) fn fit_size<V>(&mut self, next: &Next<V>, flight: &InFlight) {
+        self.sizing.next = None;
+        let slip = self.limits.slip;
+        if !self.sizes() {
+            return;
+        }
+        let Next::Whole {
+            submission: Some(submission),
+            seal: Some(seal),
+            ..
+        } = next
+        else {
+            return;
+        };
+        if !seal.sizable {
+            return;
+        }
+        let most = self.granted().count();
+        // More TPCs than blocks have nothing to do.
+        let blocks = match submission.blocks {
+            0 => most,
+            blocks => u32::try_from(blocks).unwrap_or(most).min(most),
+        };
+        let bounds = Bounds {
+            least: match seal.replays || seal.resident > most {
+                true => 1,
+                false => seal.resident,
+            },
+            most: blocks,
+        };
+        let observed = self.shares.is_alone_with(flight);
+        let kernel = submission.kernel;
+        let size = scale::size(&self.sizing.laws, &kernel, bounds, slip, observed);
+        self.sizing.next = Some((kernel, size));
+        (self.sizing.wide, self.sizing.most) = (self.mask, most);
+        if size.tpcs < most {
+            let chosen = self.choose(size.tpcs);
+            self.use_mask(chosen);
+        }
+    }
+
+    /// Returns `count` of the granted TPCs, the tenant's own ones first.
+    fn choose(&self, count: u32) -> TpcMask {
+        let own = self.granted().and(&self.own).lowest(count);
+        let more = count.saturating_sub(own.count());
+        own.or(&self.granted().without(&self.own).lowest(more))
+    }
+
+    /// Records that the piece with the present size was released. `bound` says whether its mask
+    /// could be written.
+    pub(super) fn released<V>(&mut self, submission: &mut Submission<V>, bound: bool) {
+        let Some((kernel, size)) = self.sizing.next.take() else {
+            return;
+        };
+        let slip = self.limits.slip;
+        Laws::new(&mut self.sizing.laws, &mut self.sizing.uses).launch(&kernel, &size, slip);
+        let refused = size.verdict == Verdict::Refused;
+        add(&mut self.counters.slip_refused, u64::from(refused));
+        if bound {
+            let narrower = size.tpcs < self.sizing.most;
+            add(&mut self.counters.slip_narrowed, u64::from(narrower));
+            submission.sized_from = self.sizing.most;
+        }
+    }
+
+    /// Learns from the time of a piece with a size.
+    pub(super) fn learn_size<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
+        let most = submission.sized_from;
+        if most == 0 {
+            return;
+        }
+        let kernel = &submission.kernel;
+        // CAST: a mask has 256 TPCs at most.
+        let tpcs = submission.tpcs as u32;
+        let mut laws = Laws::new(&mut self.sizing.laws, &mut self.sizing.uses);
+        let whole = laws.time(kernel, most);
+        if let Some(whole) = whole.filter(|_| tpcs < most) {
+            let (before, after) = (whole * u64::from(most), end.time * u64::from(tpcs));
+            let saved = (before - after) / u64::from(self.gpu.existing().count().max(1));
+            add(&mut self.counters.slip_saved, saved.get());
+        }
+        let began = now - end.time;
+        if end.error * ERROR <= end.time && began > self.sizing.disturbed {
+            laws.observe(kernel, tpcs, end.time);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures launches under `slip.tpc` in worlds made for one promise each.
+
+use super::channel::Kernel;
+use super::gpu::Sharing;
+use super::script::{Pattern, Program};
+use super::world::{Threads, World, START};
+use gct_core::iface::File;
+use gct_core::submit::stats::Counters;
+
+const MS: u64 = 1_000_000;
+/// How often a tenant with work looks, as a poll does.
+const LOOK: u64 = 5_000;
+const TPCS: usize = 16;
+
+/// Returns a program whose launches come one after another, in so many waves on all TPCs.
+fn launches(waves: u32, block_ns: u64) -> Program {
+    let kernel = Kernel {
+        program: 0x100,
+        blocks: 4 * waves * TPCS as u32,
+        block_ns,
+    };
+    Program::new(vec![kernel], Pattern::Always(1), START, 1)
+}
+
+/// Runs one program alone under a slip. Returns its launches in the second half of the time, and
+/// what was counted.
+fn alone(slip: u32, program: Program, time: u64) -> (usize, Counters) {
+    let mut world = World::new(TPCS, Sharing::Beside, Threads::Each(LOOK));
+    let group = world.group(&[(File::SlipTpc, slip.to_string())]);
+    world.start(group, program);
+    world.run_until(START + time / 2);
+    let before = world.processes[0].done.len();
+    world.run_until(START + time);
+    let process = &world.processes[0];
+    (
+        process.done.len() - before,
+        *process.tenant.governor.counters(),
+    )
+}
+
+/// Checks that a launch of many waves gets fewer TPCs, within the slip.
+#[test]
+fn launches_are_narrowed_within_the_slip() {
+    let (plain, none) = alone(0, launches(20, 50_000), 2_000 * MS);
+    assert_eq!((none.slip_narrowed, none.slip_saved), (0, 0));
+    for slip in [10, 20] {
+        let (sized, counters) = alone(slip, launches(20, 50_000), 2_000 * MS);
+        assert!(
+            counters.slip_narrowed as usize > sized / 2,
+            "{slip}% {counters:?}"
+        );
+        let least = plain * 100 / (100 + slip as usize + slip as usize / 4 + 1);
+        assert!(sized >= least, "{slip}%: {sized} launches of {plain}");
+    }
+}
+
+/// Checks that a grid of one wave keeps all TPCs that hold it: its blocks may wait for each other.
+#[test]
+fn a_launch_of_one_wave_is_not_narrowed() {
+    let (_, counters) = alone(50, launches(1, 1_000_000), 500 * MS);
+    assert_eq!(counters.slip_narrowed, 0);
+}
