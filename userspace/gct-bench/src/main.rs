@@ -21,6 +21,7 @@ mod mechanisms;
 mod models;
 mod plot;
 mod report;
+mod rightsize;
 mod scaling;
 mod scenes;
 mod silence;
@@ -54,6 +55,9 @@ struct Cli {
     /// What to measure, a file of results for each
     ///
     /// alone, atoms, sweep, silence, torch, torch-cost, tokens, bandwidth, scaling;
+    ///
+    /// rightsize: each service under slip.tpc of 3, 10 and 20% (LithOS 18), and one beside a
+    /// training under MPS;
     ///
     /// models: six services beside six trainings at half load, 36 pairs (Tally 5);
     ///
@@ -176,6 +180,7 @@ fn main() -> Result<()> {
             "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
             "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),
             "scaling" => ("scaling", scaling::run(&kit, &cli, &tpcs, &mut report)),
+            "rightsize" => ("rightsize", rightsize::run(&kit, &cli, &tpcs, &mut report)),
             "torch-cost" => ("torch-cost", torch::cost(&kit, &cli, &mut report)),
             other => bail!("there is no part '{other}'"),
         };

@@ -145,6 +145,16 @@ class Service:
             times.append(time.perf_counter() - begin)
         return dict(us=statistics.median(times) * 1e6)
 
+    def again(self, seconds):
+        """Requests one after another."""
+        times = []
+        end = time.time() + seconds
+        while time.time() < end:
+            begin = time.perf_counter()
+            self.once(0)
+            times.append(round((time.perf_counter() - begin) * 1e6, 1))
+        return dict(times_us=times)
+
     def serve(self, priority, start, arrivals):
         """Requests arrive so many microseconds after the start, also while others are served.
         Latency counts from the arrival. Those before the start are not measured, and dropped if
@@ -435,6 +445,8 @@ def answer(words, parts):
         return parts["training " + words[0]].serve(*map(float, words[1:]))
     if verb == "cost-train":
         return parts["training " + words[0]].cost(int(words[1]))
+    if verb == "again":
+        return parts[words[0]].again(float(words[1]))
     if verb == "cost":
         return parts[words[0]].cost(int(words[1]))
     raise ValueError(verb)
