@@ -32,11 +32,6 @@ fn on_daemon(daemon: &Daemon) -> Exporter {
     Exporter::new(&["--dir".as_ref(), daemon.directory.as_os_str()])
 }
 
-/// Waits until the exporter no longer reuses its page of a short read.
-fn wait_for_a_new_page() {
-    thread::sleep(Duration::from_millis(150));
-}
-
 #[test]
 fn the_metrics_are_those_of_gctd() {
     let daemon = Daemon::new("exporter", 2);
@@ -182,13 +177,10 @@ fn a_tree_that_fails_is_down_and_comes_back() {
     let exporter = on_daemon(&daemon);
     assert_eq!(exporter.page().series("gctgroup_group_info").len(), 1);
     daemon.stop();
-    wait_for_a_new_page();
-    let page = exporter.page();
-    assert_eq!(page.get("gctgroup_up"), Some(0.0));
+    let page = exporter.page_with("gctgroup_up", 0.0);
     assert_eq!(page.series("gctgroup_group_info").len(), 0);
     daemon.restart();
-    wait_for_a_new_page();
-    assert_eq!(exporter.page().get("gctgroup_up"), Some(1.0));
+    exporter.page_with("gctgroup_up", 1.0);
 }
 
 #[test]
@@ -294,8 +286,7 @@ fn a_gpu_that_the_driver_gave_up_is_not_healthy() {
     assert_eq!(exporter.page().get(healthy), None, "nobody knows");
     for (health, is) in [("ok", 1.0), ("xid 79", 0.0)] {
         files.write("gpus/0/health", health);
-        wait_for_a_new_page();
-        assert_eq!(exporter.page().get(healthy), Some(is), "{health}");
+        exporter.page_with(healthy, is);
     }
 }
 

@@ -9,12 +9,15 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use openmetrics::Page;
 
 /// Most time of a request. A read of the tree takes milliseconds.
 const REQUEST_TIME: Duration = Duration::from_secs(20);
+/// Most time until a change is on the page.
+const PAGE_TIME: Duration = Duration::from_secs(120);
 
 /// A running exporter. Dropping it ends it.
 pub(crate) struct Exporter {
@@ -37,7 +40,7 @@ impl Exporter {
         let address = line.trim_end().rsplit(' ').next().map(str::parse);
         let address = address.expect("an address").expect("a socket's address");
         // The exporter must never wait for a reader of its messages.
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Self { child, address }
     }
 
@@ -70,6 +73,21 @@ impl Exporter {
     pub(crate) fn page(&self) -> Page {
         let (_, body) = self.metrics();
         Page::parse(&body).unwrap_or_else(|why| panic!("{why}\n{body}"))
+    }
+
+    /// Waits for a page on which a series has a value. A page is reused for four times as long as
+    /// it took to read, however long that is on this host.
+    pub(crate) fn page_with(&self, series: &str, value: f64) -> Page {
+        let started = Instant::now();
+        loop {
+            let page = self.page();
+            let is = page.get(series);
+            if is == Some(value) {
+                return page;
+            }
+            assert!(started.elapsed() < PAGE_TIME, "{series} is {is:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Returns whether the process still runs.
