@@ -36,6 +36,14 @@ impl Gpu {
         let node = fs::read_to_string(path).ok()?.trim().parse().ok()?;
         (node >= 0).then_some(node)
     }
+
+    /// Returns why it will enforce more than now, and what to do, if it will. The patched driver
+    /// learns a GPU's TPCs from its first client, and enforces what is about TPCs from then on. No
+    /// container is that client: none is scheduled.
+    pub fn advice(&self) -> Option<&'static str> {
+        let waits = self.tpcs.is_none() && self.features.contains("channel.owned");
+        waits.then_some("its TPCs are unknown until a program has used it: run nvidia-smi once")
+    }
 }
 
 /// Reads all GPUs of the tree.

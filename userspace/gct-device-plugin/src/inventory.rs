@@ -63,12 +63,15 @@ pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Result<(Offers, Vec<String>
         for gpu in gpus.iter().filter(|gpu| may_use(profile, gpu)) {
             match missing(profile, gpu) {
                 None => on.push(gpu.index),
-                Some(file) => notes.push(format!(
-                    "profile {}: not on GPU {}, which does not enforce {file}{}",
-                    profile.name,
-                    gpu.index,
-                    advice(gpu)
-                )),
+                Some(file) => {
+                    let advice = gpu.advice().map(|advice| format!("; {advice}"));
+                    notes.push(format!(
+                        "profile {}: not on GPU {}, which does not enforce {file}{}",
+                        profile.name,
+                        gpu.index,
+                        advice.unwrap_or_default()
+                    ));
+                }
             }
         }
         offers.insert(profile.name.clone(), on);
@@ -91,15 +94,6 @@ fn may_use(profile: &Profile, gpu: &Gpu) -> bool {
 fn missing(profile: &Profile, gpu: &Gpu) -> Option<&'static str> {
     let mut files = profile.limits.iter().map(|limit| limit.entry.name);
     files.find(|file| !gpu.features.contains(*file))
-}
-
-/// Returns what makes the GPU enforce more. The patched driver learns a GPU's TPCs from its first
-/// client, and enforces what is about TPCs from then on. No pod is that client: none is scheduled.
-fn advice(gpu: &Gpu) -> &'static str {
-    match gpu.tpcs {
-        Some(_) => "",
-        None => ", and whose TPCs are unknown until a program has used it: run nvidia-smi once",
-    }
 }
 
 /// Checks that the profiles of a GPU share it in the same way.
@@ -210,14 +204,19 @@ mod tests {
     #[test]
     fn a_gpu_without_a_client_yet_says_what_to_do() {
         let unused = Gpu {
-            features: ["gmem.limit".to_owned()].into(),
+            features: ["gmem.limit".to_owned(), "channel.owned".to_owned()].into(),
             tpcs: None,
             ..gpu(0)
         };
         let profiles = profiles::parse("[profile.a]\ntpc.quota = 8").unwrap();
-        let (offers, notes) = offers(&profiles, &[unused]).unwrap();
-        assert_eq!(offers["a"], [] as [u32; 0]);
+        let (of_unused, notes) = offers(&profiles, std::slice::from_ref(&unused)).unwrap();
+        assert_eq!(of_unused["a"], [] as [u32; 0]);
         assert!(notes[0].contains("run nvidia-smi"), "{}", notes[0]);
+        // One whose TPCs are of no use to the driver.
+        let mut other = unused;
+        other.features.remove("channel.owned");
+        let (_, notes) = offers(&profiles, &[other]).unwrap();
+        assert!(!notes[0].contains("nvidia-smi"), "{}", notes[0]);
     }
 
     #[test]

@@ -134,6 +134,11 @@ impl Keeper {
         }
         if let Some((claims, _)) = &self.claims {
             inventory::apart(claims, &offers)?;
+            for gpu in known.iter().filter(|gpu| claims.may_use(gpu.index)) {
+                let advice = gpu.advice();
+                let note = |advice| format!("claims: not on GPU {}; {advice}", gpu.index);
+                messages.extend(advice.map(note));
+            }
         }
         for gpu in inventory::under_mps(&profiles, &offers) {
             if !healthy.contains(&gpu) {

@@ -54,8 +54,12 @@ fn capacity(gpu: &Gpu) -> Option<Value> {
     (!all.is_empty()).then_some(Value::Object(all))
 }
 
-/// Returns a GPU as a device of the pool.
+/// Returns a GPU as a device of the pool. One whose TPCs are yet to be known is none: a claim on it
+/// would consume no TPCs, and have no quota ever.
 fn device(gpu: &Gpu) -> Option<Value> {
+    if gpu.advice().is_some() {
+        return None;
+    }
     Some(json!({
         "name": device_name(gpu.index),
         "allowMultipleAllocations": true,
@@ -68,7 +72,7 @@ fn device(gpu: &Gpu) -> Option<Value> {
     }))
 }
 
-/// Returns the specification of the node's slice. GPUs that enforce nothing are left out.
+/// Returns the specification of the node's slice. GPUs that enforce nothing yet are left out.
 pub fn spec(node: &str, gpus: &[Gpu], generation: u64) -> Value {
     let devices: Vec<Value> = gpus.iter().filter_map(device).collect();
     json!({
@@ -143,6 +147,23 @@ mod tests {
         assert!(capacity[TPCS].is_null() && capacity[MEMORY].is_object());
         without.features.clear();
         assert_eq!(spec("node1", &[without], 1)["devices"], json!([]));
+    }
+
+    #[test]
+    fn a_gpu_is_offered_when_its_tpcs_are_known() {
+        let mut unused = gpu(0);
+        unused.tpcs = None;
+        unused.features = ["gmem.limit".to_owned(), "channel.owned".to_owned()].into();
+        assert_eq!(spec("node1", &[unused.clone()], 1)["devices"], json!([]));
+        unused.tpcs = Some(66);
+        unused.features.insert("tpc.quota".to_owned());
+        let capacity = &spec("node1", &[unused.clone()], 1)["devices"][0]["capacity"];
+        assert_eq!(capacity[TPCS]["value"], "66");
+        // One that does not use its TPCs, or a daemon that cannot ask for them.
+        unused.tpcs = None;
+        unused.features = ["gmem.limit".to_owned()].into();
+        let capacity = &spec("node1", &[unused], 1)["devices"][0]["capacity"];
+        assert!(capacity[MEMORY].is_object());
     }
 
     #[test]
