@@ -59,10 +59,6 @@ static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim)
 	NV_STATUS status = NV_ERR_BUSY_RETRY;
 	uvm_gpu_root_chunk_t *root_chunk;
 
-	/* As PMM decides. The function's name differs between versions of the driver. */
-	if (!uvm_pmm_to_gpu(pmm)->parent->replayable_faults_supported)
-		return NV_ERR_NOT_SUPPORTED;
-
 	uvm_mutex_lock(&pmm->lock);
 	root_chunk = gct_start_eviction(pmm, victim);
 	uvm_thread_context()->gct_for_owner = true;
