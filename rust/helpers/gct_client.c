@@ -109,6 +109,15 @@ uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t ra
 	return failed ? failed : *gct_rm_map_dma_status(&call);
 }
 
+/* From 595 on a caller may say that it need not keep the GPU from a reset. */
+#ifdef GCT_RESETS
+#define gct_dev_get(gpu_id, stack) nvidia_dev_get(gpu_id, stack, NV_FALSE)
+#define gct_dev_put(gpu_id, stack) nvidia_dev_put(gpu_id, stack, NV_FALSE)
+#else
+#define gct_dev_get nvidia_dev_get
+#define gct_dev_put nvidia_dev_put
+#endif
+
 int gct_helper_gpu_hold(uint32_t gpu_id)
 {
 	nvidia_stack_t *stack = NULL;
@@ -116,7 +125,7 @@ int gct_helper_gpu_hold(uint32_t gpu_id)
 
 	if (nv_kmem_cache_alloc_stack(&stack) != 0)
 		return -ENOMEM;
-	error = nvidia_dev_get(gpu_id, stack);
+	error = gct_dev_get(gpu_id, stack);
 	nv_kmem_cache_free_stack(stack);
 	return error;
 }
@@ -128,7 +137,7 @@ void gct_helper_gpu_release(uint32_t gpu_id)
 	/* Without a stack of its own, the resource manager runs on the caller's. */
 	if (nv_kmem_cache_alloc_stack(&stack) != 0)
 		stack = NULL;
-	nvidia_dev_put(gpu_id, stack);
+	gct_dev_put(gpu_id, stack);
 	if (stack)
 		nv_kmem_cache_free_stack(stack);
 }

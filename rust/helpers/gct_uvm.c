@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * gctgroup's part of nvidia-uvm.ko: memory for the rings of owned channels, in address
- * spaces whose page tables nvidia-uvm owns, and reports of what tenants map there.
+ * spaces whose page tables nvidia-uvm owns. gct_uvm_maps.c reports what tenants map there.
  *
  * The memory is mapped by a VA range of the type that nvidia-uvm has for resources of
  * channels. No ioctl of the tenant maps, frees, migrates or writes such a range. Its
@@ -19,6 +19,7 @@
 #include "gct-hooks.h"
 #include "gct-pmm.h"
 #include "gct-uvm.h"
+#include "gct_uvm.h"
 
 #include "uvm_api.h"
 #include "uvm_forward_decl.h"
@@ -46,8 +47,6 @@
 #define GCT_WINDOW_FIRST (512ull << 30)
 #define GCT_WINDOW_STEP (1ull << 30)
 #define GCT_WINDOW_END (1ull << 40)
-/* Most windows of a VA space. */
-#define GCT_WINDOWS_MAX 128
 
 /* A GPU's address space that was registered in a VA space. */
 struct gct_registered {
@@ -75,24 +74,6 @@ struct gct_mapped {
 	uvm_mem_t *mem;
 };
 
-/* A VA space that gctgroup knows. */
-struct gct_known {
-	struct hlist_node node;
-	uvm_va_space_t *va_space;
-	u64 number;
-	/* The VA space's open file. It is not held: it leaves the table before it goes. */
-	struct file *filp;
-	/* The token of the control file by which GPU VA spaces were registered. */
-	void *owner;
-	/* Held while address spaces come and go, and while memory does. */
-	struct mutex lock;
-	struct list_head registered;
-	/* The windows, and where the next one is looked for. */
-	u64 windows[GCT_WINDOWS_MAX];
-	unsigned int count;
-	u64 next;
-};
-
 /* Lock of the table. A leaf. */
 static DEFINE_MUTEX(gct_table_lock);
 static DEFINE_HASHTABLE(gct_table, 8);
@@ -110,8 +91,7 @@ static struct gct_known *gct_find(uvm_va_space_t *va_space)
 	return NULL;
 }
 
-/* The same for an open file that the caller holds. */
-static struct gct_known *gct_known_of(struct file *filp)
+struct gct_known *gct_known_of(struct file *filp)
 {
 	struct gct_known *known;
 
@@ -277,56 +257,6 @@ void uvm_gct_release(uvm_va_space_t *va_space)
 		kfree(registered);
 	gct_uvm_gone(known->owner, known->number, NULL);
 	kfree(known);
-}
-
-NV_STATUS uvm_gct_map_external_allocation(UVM_MAP_EXTERNAL_ALLOCATION_PARAMS *params,
-					  struct file *filp)
-{
-	const NV_STATUS status = uvm_api_map_external_allocation(params, filp);
-	const struct gct_known *known = status == NV_OK ? gct_known_of(filp) : NULL;
-	NvU64 i;
-
-	for (i = 0; known && i < params->gpuAttributesCount; i++) {
-		struct gct_uvm_mapping mapping = {
-			.number = known->number,
-			.address = params->base,
-			.bytes = params->length,
-			.offset = params->offset,
-			.client = params->hClient,
-			.memory = params->hMemory,
-		};
-
-		memcpy(mapping.uuid, params->perGpuAttributes[i].gpuUuid.uuid,
-		       sizeof(mapping.uuid));
-		gct_uvm_mapped(known->owner, &mapping);
-	}
-	return status;
-}
-
-static void gct_unmapped(struct file *filp, NvU64 base, NvU64 length, const NvU8 *uuid)
-{
-	const struct gct_known *known = gct_known_of(filp);
-
-	if (known)
-		gct_uvm_unmapped(known->owner, known->number, base, length, uuid);
-}
-
-NV_STATUS uvm_gct_unmap_external(UVM_UNMAP_EXTERNAL_PARAMS *params, struct file *filp)
-{
-	const NV_STATUS status = uvm_api_unmap_external(params, filp);
-
-	if (status == NV_OK)
-		gct_unmapped(filp, params->base, params->length, params->gpuUuid.uuid);
-	return status;
-}
-
-NV_STATUS uvm_gct_free(UVM_FREE_PARAMS *params, struct file *filp)
-{
-	const NV_STATUS status = uvm_api_free(params, filp);
-
-	if (status == NV_OK)
-		gct_unmapped(filp, params->base, params->length, NULL);
-	return status;
 }
 
 /* Returns what is known of a VA space by its number, with its file held, or NULL. */
