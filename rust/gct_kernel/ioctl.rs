@@ -300,12 +300,16 @@ pub(crate) fn ioctl_leave(
     let written = served.as_ref().is_some_and(|served| served.is_written);
     let mut call = as_made(glue, file, call, result, written);
     let answer = look_up(glue, &call, served.as_ref());
+    let is_owned = owned::settled(glue, file, &call);
     let leave = |call: &Call, within_limit: bool| {
         with(glue, |state| {
             if within_limit && state.outgrows_limit(file, call, entered.ticket, answer) {
                 return Ok(Left::Outgrown);
             }
             state.call_leave(file, call, entered.ticket, answer)?;
+            if let Some(is_owned) = is_owned {
+                state.owned_made(file, call.client, call.object, is_owned);
+            }
             if let (Action::Control(Overrides::Channels(_)), Some(served)) = (call.action, &served)
             {
                 state.channels_told(file, served.bytes());

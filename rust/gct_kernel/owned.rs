@@ -36,7 +36,7 @@ use tenant::Tenant;
 pub(crate) use alloc::enter;
 pub(crate) use client::Sender;
 pub(crate) use ear::mapped as doorbell_mapped;
-pub(crate) use follow::{leave, mapped};
+pub(crate) use follow::{leave, mapped, settled};
 pub(crate) use gpu::round;
 pub(crate) use limits::{is_online, move_workers, report, report_cost, report_file, update};
 

@@ -12,57 +12,55 @@ use gct_core::owned::maps::{Change, Space, SPACES_MAX};
 use gct_core::rmapi::{Action, Call, Class};
 use kernel::prelude::*;
 
-/// Records what an ioctl has made or freed. `served` are its parameters.
-pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
-    if let Action::Alloc { class, .. } = call.action {
-        match class {
-            Class::Channel => channel_made(glue, file, call),
-            Class::ChannelGroup | Class::ContextShare if call.succeeded() => {
-                space_known(glue, file, call, served);
-            }
-            _ => {}
+/// Hands a channel that an ioctl has allocated to its worker, or ends its parts. Returns whether
+/// the channel is owned, if it was to be. The core learns that together with the channel: no other
+/// thread finds an owned channel among the native ones.
+pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
+    let is_channel = matches!(
+        call.action,
+        Action::Alloc {
+            class: Class::Channel,
+            ..
         }
+    );
+    let record = glue.owned.record(file).filter(|_| is_channel)?;
+    let pending = record.inner.lock().pending.take()?;
+    let Pending::Owned {
+        mut lane,
+        number,
+        gpu,
+        name,
+    } = pending
+    else {
+        return call.succeeded().then_some(false);
+    };
+    client::free(call.client, name);
+    lane.is_channel([call.client, call.object]);
+    let channel = Channel {
+        client: call.client,
+        channel: call.object,
+        lane: number,
+        gpu,
+    };
+    record.tenant.lane_begins();
+    if !call.succeeded() || !keep(&record, &channel, lane) {
+        end(glue, &record, channel);
+        return None;
     }
-    if call.action == Action::Free {
-        freed(glue, file, call);
-    }
+    // INVARIANT: `keep` has made room.
+    let _ = record.inner.lock().channels.push_within_capacity(channel);
+    Some(true)
 }
 
-/// Hands a channel that the resource manager has allocated to its worker, or ends its parts.
-fn channel_made(glue: &Glue, file: FileId, call: &Call) {
-    let Some(record) = glue.owned.record(file) else {
-        return;
-    };
-    let pending = record.inner.lock().pending.take();
-    let is_owned = match pending {
-        None => return,
-        Some(Pending::Native) => false,
-        Some(Pending::Owned {
-            mut lane,
-            number,
-            gpu,
-            name,
-        }) => {
-            client::free(call.client, name);
-            lane.is_channel([call.client, call.object]);
-            let channel = Channel {
-                client: call.client,
-                channel: call.object,
-                lane: number,
-                gpu,
-            };
-            record.tenant.lane_begins();
-            if !call.succeeded() || !keep(&record, &channel, lane) {
-                end(glue, &record, channel);
-                return;
-            }
-            // INVARIANT: `keep` has made room.
-            let _ = record.inner.lock().channels.push_within_capacity(channel);
-            true
-        }
-    };
-    if call.succeeded() {
-        glue.locked(|state| state.owned_made(file, call.client, call.object, is_owned));
+/// Records what an ioctl has made or freed. `served` are its parameters.
+pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
+    match call.action {
+        Action::Alloc {
+            class: Class::ChannelGroup | Class::ContextShare,
+            ..
+        } if call.succeeded() => space_known(glue, file, call, served),
+        Action::Free => freed(glue, file, call),
+        _ => {}
     }
 }
 
