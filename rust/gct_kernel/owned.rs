@@ -44,7 +44,7 @@ pub(crate) use limits::{is_online, move_workers, report, report_cost, report_fil
 #[pin_data]
 pub(crate) struct Owned {
     #[pin]
-    files: Mutex<KVVec<Arc<Record>>>,
+    files: Mutex<Files>,
     /// Number of records. While it is 0, the ioctls of all tenants take no lock here. While it is
     /// not, the hooks pass calls that map memory.
     records: Atomic<usize>,
@@ -59,6 +59,41 @@ pub(crate) struct Owned {
     updating: Mutex<()>,
     /// Number of the next lane.
     lanes: Atomic<u64>,
+}
+
+/// The records of files, in the order of their numbers.
+struct Files(KVVec<Arc<Record>>);
+
+impl Files {
+    /// Returns where the record of a file is, or else where it belongs.
+    fn position(&self, file: FileId) -> core::result::Result<usize, usize> {
+        self.0
+            .binary_search_by_key(&file.raw(), |record| record.file.raw())
+    }
+
+    fn get(&self, file: FileId) -> Option<&Arc<Record>> {
+        self.position(file).ok().and_then(|at| self.0.get(at))
+    }
+
+    /// Adds the record of a file that has none.
+    fn add(&mut self, record: Arc<Record>) -> Result<(), Refused> {
+        self.0.reserve(1, GFP_KERNEL)?;
+        let at = self.position(record.file).unwrap_or_else(|at| at);
+        let added = self.0.insert_within_capacity(at, record);
+        added.map_err(|_| Refused)
+    }
+
+    fn remove(&mut self, file: FileId) -> Option<Arc<Record>> {
+        self.position(file)
+            .ok()
+            .and_then(|at| self.0.remove(at).ok())
+    }
+
+    /// Returns the first record behind a number.
+    fn after(&self, last: Option<u64>) -> Option<&Arc<Record>> {
+        let is_before = |record: &Arc<Record>| last.is_some_and(|last| record.file.raw() <= last);
+        self.0.get(self.0.partition_point(is_before))
+    }
 }
 
 /// An open GPU, and the number of channels that use it or are being allocated on it.
@@ -111,7 +146,7 @@ enum Pending {
 impl Owned {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            files <- new_mutex!(KVVec::new(), "gct::owned_files"),
+            files <- new_mutex!(Files(KVVec::new()), "gct::owned_files"),
             records: Atomic::new(0),
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
             live <- new_mutex!(KVVec::new(), "gct::owned_live"),
@@ -127,18 +162,13 @@ impl Owned {
         if self.records.load(Relaxed) == 0 {
             return None;
         }
-        let files = self.files.lock();
-        files.iter().find(|record| record.file == file).cloned()
+        self.files.lock().get(file).cloned()
     }
 
     /// Returns the record of the next file after one, in the order of their numbers. Records may
     /// come and go between two calls.
     fn record_after(&self, last: Option<u64>) -> Option<Arc<Record>> {
-        let files = self.files.lock();
-        let later = files
-            .iter()
-            .filter(|record| last.is_none_or(|last| record.file.raw() > last));
-        later.min_by_key(|record| record.file.raw()).cloned()
+        self.files.lock().after(last).cloned()
     }
 
     /// Returns the limits of a process on a GPU, if one of its files has owned channels there.
@@ -231,7 +261,7 @@ fn record_made(glue: &Glue, file: FileId) -> Result<Arc<Record>, Refused> {
     )
     .map_err(|_| Refused)?;
     // Nobody else makes it too: the caller holds the file's `gct_lock`.
-    glue.owned.files.lock().push(record.clone(), GFP_KERNEL)?;
+    glue.owned.files.lock().add(record.clone())?;
     glue.owned.records.fetch_add(1, Relaxed);
     // The switch may have gone meanwhile.
     limits::records_changed(glue);
@@ -260,10 +290,7 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
     if glue.owned.records.load(Relaxed) == 0 {
         return;
     }
-    let mut files = glue.owned.files.lock();
-    let at = files.iter().position(|record| record.file == file);
-    let record = at.and_then(|at| files.remove(at).ok());
-    drop(files);
+    let record = glue.owned.files.lock().remove(file);
     let Some(record) = record else { return };
     glue.owned.records.fetch_sub(1, Relaxed);
     loop {
