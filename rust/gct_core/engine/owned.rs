@@ -12,6 +12,7 @@ use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::ObjectKey;
 use crate::records::WorkerCost;
 use crate::rmapi::{Action, Call, Class, Handle};
+use crate::settings::Settings;
 use crate::state::State;
 use crate::topology::Topology;
 use crate::units::Sat;
@@ -23,8 +24,8 @@ pub struct Site {
     pub gpu: u32,
     /// The client's device on that GPU.
     pub device: Handle,
-    /// Whether a limit binds the tenant that only owned channels obey.
-    pub is_limited: bool,
+    /// Whether the channel is refused if it cannot be owned.
+    pub must_be_owned: bool,
     /// Whether the channel will be in another process's channel group.
     pub shares_group: bool,
 }
@@ -110,11 +111,21 @@ impl State<'_> {
         let limits = self.effective(proc, gpu);
         limits.wants_owned().then_some(())?;
         Some(Site {
-            is_limited: limits.binds_launches(),
+            must_be_owned: self.must_own(&limits, proc, gpu),
             gpu: self.rm_id(gpu)?,
             device: self.device_above(parent)?,
             shares_group: self.is_made_by_another(parent, proc),
         })
+    }
+
+    /// Returns whether a process under these limits may have no further channel with its own ring.
+    ///
+    /// A process with such a channel from before its limits gains nothing by another one. If it
+    /// were refused one, a limit would end programs that run.
+    fn must_own(&self, limits: &Settings, proc: ProcKey, gpu: GpuId) -> bool {
+        let pool = self.pools.get(&(Owner::Proc(proc), gpu));
+        let has_native = pool.is_some_and(|pool| pool.usage.now().native_channels > 0);
+        limits.strict || (limits.binds_launches() && !has_native)
     }
 
     fn device_above(&self, key: ObjectKey) -> Option<Handle> {

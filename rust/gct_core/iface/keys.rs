@@ -152,7 +152,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "unowned",
         Some(Feature::ChannelOwned),
-        "Channels that have their tenant's ring although `channel.owned` was 1: the driver did not know where the ring lies.",
+        "Channels that were allocated with their tenant's ring under `channel.owned` or a limit: the driver did not know where the ring lies.",
     ),
     key(
         File::ComputeStat,

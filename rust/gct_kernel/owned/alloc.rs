@@ -26,8 +26,8 @@ use kernel::sync::Arc;
 ///
 /// # Errors
 ///
-/// The status with which the ioctl is refused: the channel cannot be owned, and a limit that only
-/// owned channels obey binds its tenant.
+/// The status with which the ioctl is refused: the channel cannot be owned, and must be
+/// ([`Site::must_be_owned`]).
 pub(crate) fn enter(
     glue: &Glue,
     file: FileId,
@@ -45,7 +45,7 @@ pub(crate) fn enter(
     });
     match made {
         Ok((Ok(pending), record)) => record.inner.lock().pending = Some(pending),
-        _ if site.is_limited => return Err(control::NOT_SUPPORTED),
+        _ if site.must_be_owned => return Err(control::NOT_SUPPORTED),
         Ok((Err(Refused), record)) => record.inner.lock().pending = Some(Pending::Native),
         Err(Refused) => {}
     }

@@ -76,16 +76,44 @@ fn a_masks_channels_are_owned_or_refused() {
     assert_eq!(world.write(File::ChannelOwned, pool, "1"), Ok(()));
     let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
     let site = |world: &mut World| world.store.state().site_of_owned(file, &call);
-    assert_eq!(site(&mut world).map(|site| site.is_limited), Some(false));
+    assert_eq!(site(&mut world).map(|site| site.must_be_owned), Some(false));
     assert_eq!(world.write(File::TpcMask, pool, "2-9"), Ok(()));
     assert_eq!(world.write(File::ChannelOwned, pool, "0"), Ok(()));
-    assert_eq!(site(&mut world).map(|site| site.is_limited), Some(true));
+    world.free(file, CHANNEL, 0);
+    assert_eq!(site(&mut world).map(|site| site.must_be_owned), Some(true));
     let terms = world.store.state().launch_terms(file, GPU_ID).unwrap();
     assert_eq!(terms.limits.tpcs, TpcMask::parse(b"2-7").ok());
     assert_eq!(Some(terms.standing.allowed), terms.limits.tpcs);
     assert_eq!((terms.proc, terms.topology), (APP, topology));
     let elsewhere = world.store.state().launch_terms(file, GPU_ID + 1);
     assert!(elsewhere.is_none());
+}
+
+/// A process that runs when its limit comes may have further channels that the driver cannot own.
+/// One that is stopped for what no limit can bind may not.
+#[test]
+fn a_limit_refuses_no_channel_beside_one_from_before() {
+    let features = FEATURES
+        .with(Feature::ChannelStrict)
+        .with(Feature::Bandwidth);
+    let mut world = World::new(features);
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let pool = world.pool(Owner::Proc(APP));
+    let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
+    let must = |world: &mut World| {
+        let site = world.store.state().site_of_owned(file, &call);
+        site.map(|site| site.must_be_owned)
+    };
+    assert_eq!(world.write(File::ComputeMax, pool, "1000 2000"), Ok(()));
+    assert_eq!(must(&mut world), Some(false), "CHANNEL is native");
+    assert_eq!(world.write(File::ChannelStrict, pool, "1"), Ok(()));
+    assert_eq!(must(&mut world), Some(true));
+    assert_eq!(world.write(File::ChannelStrict, pool, "0"), Ok(()));
+    let (client, channel) = (handle(CLIENT), handle(CHANNEL));
+    let mut state = world.store.state();
+    state.owned_made(file, client, channel, true);
+    assert_eq!(must(&mut world), Some(true), "CHANNEL is the driver's");
 }
 
 #[test]
@@ -181,7 +209,7 @@ fn limits_on_launches_need_owned_channels() {
         let site = |world: &mut World| world.store.state().site_of_owned(file_of_app, &call);
         assert!(site(&mut world).is_none() && owned::concerns(file));
         assert_eq!(world.write(file, pool, value), Ok(()), "{file:?}");
-        assert!(site(&mut world).is_some_and(|site| site.is_limited));
+        assert!(site(&mut world).is_some());
         assert_eq!(world.write(file, pool, none), Ok(()), "{file:?}");
         assert!(site(&mut world).is_none());
     }

@@ -6,6 +6,7 @@ use crate::gpus::session;
 use crate::launch::{finish, Place, PROGRAMS};
 use crate::limits::set;
 use crate::owned::{admit, count, counts, join, no_worker};
+use crate::owned_strict::STRICT;
 use crate::owned_uvm::uvm_session;
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
@@ -19,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_launches_have_a_later_mask", later),
     ("owned_hostile_rewrites_its_launch", rewritten),
     ("owned_launches_need_a_known_ring", unknown),
+    ("owned_channels_beside_one_from_before", beside),
 ];
 
 pub(crate) const MASK: &str = "tpc.mask";
@@ -167,4 +169,37 @@ fn unknown() -> Outcome {
         same("channels", count("channels")?, 0)
     })?;
     admit(&group, child)
+}
+
+/// A process that has a channel from before its mask may have further ones that cannot be owned:
+/// they work, and are counted. Under `channel.strict` they are refused.
+fn beside() -> Outcome {
+    let group = Group::new(NAME)?;
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
+    let mut child = Child::fork(|parent| {
+        let session = uvm_session()?;
+        let mut earlier = queue(&session)?;
+        parent.step()?;
+        let mut further = queue(&session)?;
+        release(&mut earlier, 0, 1)?;
+        release(&mut further, 0, 2)?;
+        counts(0, 1)?;
+        same("native", count("native")?, 2)?;
+        parent.step()?;
+        let group = session.group(Engine::Compute)?;
+        let queue = session.queue(group, Engine::Compute);
+        let refused = matches!(queue, Err(Error::Status(numbers::NOT_SUPPORTED)));
+        same("refused", refused, true)?;
+        release(&mut further, 0, 3)?;
+        same("native", count("native")?, 2)
+    })?;
+    child.at_step()?;
+    group.add(child.pid())?;
+    set(NAME, MASK, "0-31")?;
+    child.next()?;
+    set(NAME, STRICT, "1")?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
 }

@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_strict_alone_owns_channels", alone),
 ];
 
-const STRICT: &str = "channel.strict";
+pub(crate) const STRICT: &str = "channel.strict";
 const LIST: &str = "0-31";
 /// `ROBUST_CHANNEL_PREEMPTIVE_REMOVAL`, and the status of an error.
 const REMOVAL: u32 = 45;
