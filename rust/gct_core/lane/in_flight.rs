@@ -62,6 +62,8 @@ pub struct Submission<V> {
     pub predicted: Ns,
     /// The TPCs that it was granted before it got a size; 0 if it may have none.
     pub sized_from: u32,
+    /// Whether its time tells of its size.
+    pub observed: bool,
 }
 
 /// How a submission has ended.
@@ -72,6 +74,8 @@ pub struct End {
     /// When it has ended. That is between two looks. If its prediction is, too, it is taken for the
     /// end.
     pub at: Ns,
+    /// Whether it was released before the one in front of it had ended.
+    pub queued: bool,
     /// How far the time may be off, because its beginning and end are between two looks.
     pub error: Ns,
     /// Whether its prediction was wrong ([`predict::misses`]).
@@ -214,15 +218,14 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
                 .remove(first.submission.predicted, first.late);
             let began = first.published.max(self.last_end);
             let gap = now - self.looked;
-            let before = match first.published < self.last_end {
-                true => self.last_gap,
-                false => Ns(0),
-            };
+            let queued = first.published < self.last_end;
+            let before = if queued { self.last_gap } else { Ns(0) };
             (self.last_end, self.last_gap) = (now, gap);
             self.record_end(now);
             let (predicted, looked) = (first.submission.predicted, self.looked);
             let end = End {
                 time: now - began,
+                queued,
                 error: gap + before,
                 at: match predicted {
                     Ns(0) => now,
@@ -320,6 +323,7 @@ mod tests {
             tpcs: 66,
             predicted: Ns(predicted),
             sized_from: 0,
+            observed: false,
         }
     }
 

@@ -47,6 +47,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             true => self.patch(seal, found, stream, round),
             false => None,
         };
+        if patched.is_some() {
+            self.sizing.patch();
+        }
         if seal.stores {
             let words = words_of(round.work, &seal.segment);
             Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);

@@ -265,6 +265,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
             sized_from: 0,
+            observed: false,
         };
         Some(LastLaunch { index, submission })
     }
@@ -390,6 +391,7 @@ fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
         tpcs: 0,
         predicted: Ns(0),
         sized_from: 0,
+        observed: false,
     }
 }
 

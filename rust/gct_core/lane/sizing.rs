@@ -7,7 +7,8 @@
 //! that they are granted. So do the nodes of a replay that would not be resident at once any more.
 //!
 //! A time counts if the piece had its TPCs to itself: no other lane of the tenant and no process on
-//! the same TPCs had work in flight meanwhile, and its beginning and end were seen well enough.
+//! the same TPCs had work in flight meanwhile, and its beginning and end were seen well enough. The
+//! time of a replay whose masks were written with it does not count.
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{End, Submission};
@@ -25,8 +26,13 @@ use crate::submit::stats::add;
 use crate::submit::tracker::QmdCall;
 use crate::units::{Ns, Percent};
 
-/// The part of a time that may be unknown, as a divisor.
-const ERROR: u64 = 16;
+/// The part of a time that may be unknown, as a divisor. The average of eight is then off by a
+/// hundredth.
+const ERROR: u64 = 8;
+
+/// How long the GPU may take to begin what it was not given before. One H100: a launch and the wait
+/// for its end take 9 us.
+const START: Ns = Ns(8_000);
 
 /// The sizes of one tenant's launches.
 pub(super) struct Sizing<S: Storage> {
@@ -34,6 +40,8 @@ pub(super) struct Sizing<S: Storage> {
     uses: u32,
     /// The size of the next release, if it has one.
     next: Option<(Kernel, Size)>,
+    /// Whether masks of nodes were written for it.
+    patched: bool,
     /// The mask without a size, and the TPCs that it leaves.
     wide: Option<DisabledTpcs>,
     most: u32,
@@ -47,10 +55,16 @@ impl<S: Storage> Sizing<S> {
             laws,
             uses: 0,
             next: None,
+            patched: false,
             wide: None,
             most: 0,
             disturbed: Ns(0),
         }
+    }
+
+    /// Records that the next release writes masks of nodes.
+    pub(super) fn patch(&mut self) {
+        self.patched = true;
     }
 
     /// Returns the masks for the nodes of a replay, which leave `tpcs` TPCs.
@@ -152,6 +166,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Records that the piece with the present size was released. `bound` says whether its mask
     /// could be written.
     pub(super) fn released<V>(&mut self, submission: &mut Submission<V>, bound: bool) {
+        let patched = core::mem::take(&mut self.sizing.patched);
         let Some((kernel, size)) = self.sizing.next.take() else {
             return;
         };
@@ -163,6 +178,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             let narrower = size.tpcs < self.sizing.most;
             add(&mut self.counters.slip_narrowed, u64::from(narrower));
             submission.sized_from = self.sizing.most;
+            submission.observed = !patched;
         }
     }
 
@@ -183,7 +199,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             add(&mut self.counters.slip_saved, saved.get());
         }
         let began = now - end.time;
-        if end.error * ERROR <= end.time && began > self.sizing.disturbed {
+        let error = end.error + if end.queued { Ns(0) } else { START };
+        if submission.observed && error * ERROR <= end.time && began > self.sizing.disturbed {
             laws.observe(kernel, tpcs, end.time);
         }
     }

@@ -23,12 +23,13 @@
 //!
 //! ```text
 //! base     = most / 2^n, the least that is not below the size
-//! explored = base / 2, 3/4 * base, most, in turn
-//! pause    = 400 / slip launches, and PAUSE_MIN once there are three points
+//! explored = base / 2, 3/4 * base, most, in turn, for RUN launches
+//! pause    = RUN * 400 / slip launches, and RUN * PAUSE_MIN once there are three points
 //! ```
 //!
 //! No kernel takes more than twice as long on half of its TPCs. So exploring costs a quarter of the
-//! slip at most. PAUSE_MIN keeps it out of the 99th percentile.
+//! slip at most. PAUSE_MIN keeps it out of the 99th percentile. The first launch of a run is seldom
+//! observed: a graph has its masks written then.
 //!
 //! An observation that is far from its point is ignored. The third one in a row says that the
 //! kernel has changed, and its points are forgotten.
@@ -64,7 +65,10 @@ const STEPS: u32 = 32;
 /// TPCs below which there is nothing to explore: three points must differ.
 const MOST_MIN: u32 = 4;
 
-/// Launches between two that explore, once three points are known.
+/// Launches that explore the same size, one after another.
+const RUN: u32 = 4;
+
+/// Launches for each one that explores, once three points are known.
 const PAUSE_MIN: u32 = 150;
 
 /// Units of 1 / k, and of time: products of sums over all points fit 63 bits.
@@ -119,8 +123,10 @@ pub struct Law {
     points: [Point; POINTS],
     /// Observations so far.
     seen: Wrapping<u32>,
-    /// Launches until the next one that explores, and what it explores.
+    /// Launches until the next run that explores, those that are left of this one, and what it
+    /// explores.
     pause: u32,
+    run: u32,
     turn: u8,
     /// Clock of the table when it was last launched.
     used: Wrapping<u32>,
@@ -166,6 +172,7 @@ impl Law {
             points: [Point::default(); POINTS],
             seen: Wrapping(0),
             pause: 0,
+            run: RUN,
             turn: 0,
             used: Wrapping(0),
         }
@@ -243,6 +250,13 @@ impl Law {
         if !size.explores {
             return;
         }
+        // A turn in which nothing differs costs nothing.
+        let idle = size.tpcs == size.settled;
+        self.run = self.run.saturating_sub(1);
+        if self.run > 0 && !idle {
+            return;
+        }
+        self.run = RUN;
         self.turn = match self.turn {
             0 => 1,
             1 => 2,
@@ -250,10 +264,9 @@ impl Law {
         };
         let pause = 400u32.div_ceil(u32::from(slip.get().max(1)));
         self.pause = match size.verdict {
-            // A turn in which nothing differs costs nothing.
-            _ if size.tpcs == size.settled => 0,
-            Verdict::Unknown => pause,
-            _ => pause.max(PAUSE_MIN),
+            _ if idle => 0,
+            Verdict::Unknown => pause.saturating_mul(RUN),
+            _ => pause.max(PAUSE_MIN).saturating_mul(RUN),
         };
     }
 
