@@ -27,6 +27,7 @@ impl Mmio for Gpu {
             .or_else(|| self.read_done(offset))
             .or_else(|| self.replayable.read(offset))
             .or_else(|| self.journal.read(offset))
+            .or_else(|| self.copies.read(offset))
             .unwrap_or_else(|| self.registers.guest_read(offset))
     }
 

@@ -6,7 +6,8 @@
 mod remap;
 
 use crate::bits::Bits;
-use crate::gmmu::{AddressSpace, Fault};
+use crate::copies::Direction;
+use crate::gmmu::{translate, AddressSpace, Fault};
 use crate::host::execute::Work;
 use crate::host::methods::Method;
 use crate::host::semaphore::{Reduction, Semaphore, Width};
@@ -78,6 +79,14 @@ impl Place {
         match self {
             Self::Virtual(va) => Self::Virtual(va.saturating_add(bytes)),
             Self::Physical(address) => Self::Physical(address.plus(bytes)),
+        }
+    }
+
+    /// Returns in which memory it is.
+    fn location(self, memory: &PhysicalMemory, space: AddressSpace) -> Result<Location, Fault> {
+        match self {
+            Self::Virtual(va) => Ok(translate(memory, space.root, va)?.address.location),
+            Self::Physical(address) => Ok(address.location),
         }
     }
 
@@ -319,6 +328,15 @@ impl Copy {
             }
         }
         let count = left.min(CHUNK_BYTES / per_element);
+        if self.remap.is_none_or(|remap| remap.needs_source()) {
+            let (from, to) = (
+                source.location(work.memory, space)?,
+                destination.location(work.memory, space)?,
+            );
+            let is_first = (self.line, self.element) == (0, 0);
+            let bytes = count * self.source_bytes();
+            work.count_copy(Direction::between(from, to), bytes, is_first);
+        }
         self.copy_elements(work.memory, space, source, destination, count)?;
         work.bytes = work.bytes.saturating_sub(count * per_element);
         self.step(count);

@@ -5,6 +5,7 @@
 use crate::bar0;
 use crate::bits::low_u32;
 use crate::chip::ChipDescription;
+use crate::copies::Copies;
 use crate::faults::Faults;
 use crate::fsp::Fsp;
 use crate::gsp::refusals::Refusal;
@@ -79,6 +80,7 @@ pub struct Gpu {
     pub(crate) host: Host,
     pub(crate) platform: Platform,
     pub(crate) journal: Arc<Journal>,
+    pub(crate) copies: Copies,
     pub(crate) unmapped_accesses: u64,
     /// Faults that GSP has not reported yet.
     faults: Vec<ChannelFault>,
@@ -114,6 +116,7 @@ impl Gpu {
             pci: PciConfig::new(&chip),
             platform,
             journal,
+            copies: Copies::default(),
             chip,
             slot_id,
             dropped_writes: 0,
@@ -163,6 +166,7 @@ impl Gpu {
             recorder: &*self.platform.recorder,
             faults: &mut self.faults,
             replayable: &mut self.replayable,
+            copies: &mut self.copies,
             engine: None,
             methods: 0,
             bytes: 0,

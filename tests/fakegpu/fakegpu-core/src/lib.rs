@@ -21,6 +21,7 @@ pub mod bits;
 pub mod ce;
 pub mod chip;
 pub mod compute;
+pub mod copies;
 pub mod faults;
 pub mod firmware;
 pub mod fsp;

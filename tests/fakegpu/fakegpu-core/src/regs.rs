@@ -183,4 +183,6 @@ registers! {
     GCT_RECORD_LENGTH @ 0xff000c {}
     /// The selected line.
     GCT_RECORD_TEXT @ 0xff1000 [1024] {}
+    /// What the copy engines have moved (copies.rs).
+    GCT_COPIES @ 0xff2000 [48] {}
 }

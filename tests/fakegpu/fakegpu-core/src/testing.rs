@@ -4,6 +4,7 @@
 
 use crate::abi;
 use crate::chip::{ChipDescription, Engine};
+use crate::copies::Copies;
 use crate::faults::Faults;
 use crate::gmmu::AddressSpace;
 use crate::gpu::Gpu;
@@ -115,6 +116,7 @@ pub(crate) struct Bench {
     pub(crate) recorder: Arc<Lines>,
     pub(crate) faults: Vec<ChannelFault>,
     pub(crate) replayable: Faults,
+    pub(crate) copies: Copies,
     pub(crate) space: AddressSpace,
     /// A copy engine.
     pub(crate) engine: Engine,
@@ -161,6 +163,7 @@ impl Bench {
             recorder: Arc::default(),
             faults: Vec::new(),
             replayable: Faults::default(),
+            copies: Copies::default(),
             engine,
             chip,
             memory,
@@ -189,6 +192,7 @@ impl Bench {
             recorder: &*self.recorder,
             faults: &mut self.faults,
             replayable: &mut self.replayable,
+            copies: &mut self.copies,
             engine: Some(self.engine),
             methods: 2048,
             bytes: 1 << 20,

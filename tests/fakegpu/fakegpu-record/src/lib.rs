@@ -118,6 +118,40 @@ impl Event {
     }
 }
 
+/// Copies in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// How many there were.
+    pub operations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Copied {
+    /// Returns what was copied since an earlier time.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            operations: self.operations - earlier.operations,
+            bytes: self.bytes - earlier.bytes,
+        }
+    }
+}
+
+/// What one copy engine has moved since power-on. Fills are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// To the GPU's memory from the host's.
+    pub to_gpu: Copied,
+    /// To the host's memory from the GPU's.
+    pub to_host: Copied,
+    /// Within one of the two.
+    pub within: Copied,
+}
+
+/// Copy engines of a software GPU.
+pub const COPY_ENGINES: usize = 4;
+
 /// The recorder of one GPU.
 #[derive(Debug)]
 pub struct Recorder {
@@ -169,6 +203,26 @@ impl Recorder {
             .collect();
         drop(lock);
         events
+    }
+
+    /// Returns what each copy engine has moved since power-on.
+    ///
+    /// # Errors
+    ///
+    /// If the lock cannot be taken.
+    pub fn copies(&self) -> io::Result<[Copies; COPY_ENGINES]> {
+        let lock = Lock::take(&self.file)?;
+        let copied = |index| Copied {
+            operations: self.window.copied(2 * index),
+            bytes: self.window.copied(2 * index + 1),
+        };
+        let copies = core::array::from_fn(|engine| Copies {
+            to_gpu: copied(3 * engine),
+            to_host: copied(3 * engine + 1),
+            within: copied(3 * engine + 2),
+        });
+        drop(lock);
+        Ok(copies)
     }
 
     /// Returns the launches that have ended from `mark` on, in the order of their ends.

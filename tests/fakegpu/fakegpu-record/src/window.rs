@@ -10,12 +10,13 @@ use std::ptr::NonNull;
 /// Offset of the window in BAR0, and its size.
 const OFFSET: libc::off_t = 0xff_0000;
 const BYTES: usize = 0x1_0000;
-/// Its registers: GCT_RECORD_* of fakegpu-core's regs.rs.
+/// Its registers: GCT_RECORD_* and GCT_COPIES of fakegpu-core's regs.rs.
 const MAGIC: usize = 0x0;
 const COUNT: usize = 0x4;
 const SELECT: usize = 0x8;
 const LENGTH: usize = 0xc;
 const TEXT: usize = 0x1000;
+const COPIES: usize = 0x2000;
 /// The value of MAGIC.
 const MAGIC_VALUE: u32 = 0x6a74_6367;
 
@@ -57,12 +58,18 @@ impl Window {
     pub(crate) fn line(&self, number: u32) -> Option<String> {
         self.write(SELECT, number);
         let bytes = usize::try_from(self.read(LENGTH)).ok()?;
-        let words = bytes.div_ceil(4).min((BYTES - TEXT) / 4);
+        let words = bytes.div_ceil(4).min((COPIES - TEXT) / 4);
         let mut text: Vec<u8> = (0..words)
             .flat_map(|word| self.read(TEXT + 4 * word).to_le_bytes())
             .collect();
         text.truncate(bytes);
         (bytes > 0).then(|| String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Returns a number of 64 bits of what the copy engines have moved.
+    pub(crate) fn copied(&self, index: usize) -> u64 {
+        let [low, high] = [0, 4].map(|half| u64::from(self.read(COPIES + 8 * index + half)));
+        high << 32 | low
     }
 
     fn read(&self, offset: usize) -> u32 {

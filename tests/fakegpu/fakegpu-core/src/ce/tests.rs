@@ -3,6 +3,7 @@
 //! Drives the copy engine by methods, as a channel does.
 
 use super::*;
+use crate::regs::GCT_COPIES;
 use crate::testing::Bench;
 use proptest::prelude::*;
 
@@ -78,6 +79,10 @@ fn bytes_move_across_pages() {
     ]);
     engine.launch(PHYSICAL).unwrap();
     assert_eq!(engine.video(0x5_0001, 10_000), data);
+    engine.launch(PHYSICAL).unwrap();
+    // Two operations within video memory, of engine 0.
+    let word = |index: u32| engine.bench.copies.read(GCT_COPIES::OFFSET + 4 * index);
+    assert_eq!([8, 9, 10, 11].map(word), [2, 0, 20_000, 0].map(Some));
 }
 
 #[test]

@@ -6,8 +6,9 @@
 //! accesses. A channel that waits for a semaphore is polled: the guest's processors release
 //! semaphores by plain stores, which send no notification.
 
-use crate::chip::{ChipDescription, Engine};
+use crate::chip::{ChipDescription, Engine, EngineKind};
 use crate::compute::Advance;
+use crate::copies::{Copies, Direction};
 use crate::faults::{Faults, Place, Report, Target, Ticket};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
@@ -54,6 +55,8 @@ pub struct Work<'a> {
     pub faults: &'a mut Vec<ChannelFault>,
     /// Accesses that wait for the driver.
     pub replayable: &'a mut Faults,
+    /// What the copy engines have moved.
+    pub copies: &'a mut Copies,
     /// The engine of the channel that executes.
     pub engine: Option<Engine>,
     /// Methods left in this turn.
@@ -67,6 +70,14 @@ impl Work<'_> {
     pub fn non_stall_interrupt(&mut self) {
         if let Some(engine) = self.engine {
             self.intr.trigger(engine.vector_nonstall);
+        }
+    }
+
+    /// Counts bytes that this channel's copy engine has moved, and an operation if they are its
+    /// first.
+    pub fn count_copy(&mut self, direction: Direction, bytes: u64, is_first: bool) {
+        if let Some(EngineKind::Copy(engine)) = self.engine.map(|engine| engine.kind) {
+            self.copies.add(engine, direction, bytes, is_first);
         }
     }
 
