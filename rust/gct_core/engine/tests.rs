@@ -13,6 +13,7 @@ mod groups;
 mod host_memory;
 mod hostile;
 mod objects;
+mod overdraft;
 mod owned;
 mod pageable;
 mod paths;
