@@ -27,7 +27,7 @@
 # Where the series puts static keys. nvidia_ioctl() and nv_start_device() may be
 # inlined into a caller, so they are named by what the compiler may choose.
 expected_sites='nv_pci_probe
-nv_pci_remove
+nv_pci_remove|nv_pci_remove_helper
 nv_start_device|nv_open_device|nv_open_device_for_nvlfp|nvidia_dev_get
 nvidia_open
 nvidia_ioctl|nvidia_unlocked_ioctl|nvidia_frontend_unlocked_ioctl

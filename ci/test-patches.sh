@@ -112,12 +112,20 @@ hooks_by_name() {
 		{ sub(/^[-+]/, "& "); $1 = $1; print }' "$1" | LC_ALL=C sort
 }
 
+# The same without the arguments and conditions of the hooks in NVIDIA's own files.
+calls_by_name() {
+	hooks_by_name "$1" | sed 's/\(gct_[a-z_]*(\).*/\1/'
+}
+
 # The hooks are the same in every version; only 0001, the port, may differ. Newer drivers have
-# some functions of other forms, so there the bodies of the hooks may differ, too.
+# some functions of other forms, so there the bodies of the hooks may differ, too, and the
+# arguments in those patches that BASE names.
 hooks_are_equal() {
-	local patch_file view=bare_changes
-	! is_ported "$2" || view=hooks_by_name
+	local patch_file view
 	for patch_file in $(series_of "$1" | tail -n +2); do
+		view=bare_changes
+		! is_ported "$2" || view=hooks_by_name
+		[[ " $(base_field "$2" arguments) " != *" ${patch_file%%-*} "* ]] || view=calls_by_name
 		diff <($view "$(series_dir "$1")/$patch_file") \
 			<($view "$(series_dir "$2")/$patch_file") || die "$patch_file differs"
 		diff <(sed -n '/^Subject: /,/^$/p' "$(series_dir "$1")/$patch_file") \

@@ -31,7 +31,7 @@ NV_DEBIAN_VERSION=550.163.01
 NV_VERSIONS="$NV_SOURCE_VERSION $NV_DEBIAN_VERSION"
 # Drivers with a series and without a package. CI checks the text of these series. With NVIDIA's
 # source as NV_SRC, ci/setup-nvidia-source.sh takes one, and the scripts treat it as the others.
-NV_PORTED_VERSIONS='570.211.01 580.142'
+NV_PORTED_VERSIONS='570.211.01 580.142 595.45.04'
 
 # The Kubernetes of the job `kubernetes`, and the version of Debian's source.
 KUBERNETES_VERSION=1.20.2

@@ -42,7 +42,7 @@ driver 550.163.01 NVIDIA
 try "the closed driver's source is none" refuses "there is no source of NVIDIA's open kernel modules" check
 rm -r /usr/src/nvidia-*
 driver 999.1
-try "a driver without patches" refuses "there are patches for 535.261.03 550.163.01 570.211.01 580.142, and none for 999.1" check
+try "a driver without patches" refuses "there are patches for 535.261.03 550.163.01 570.211.01 580.142 595.45.04, and none for 999.1" check
 driver 550.163.01
 try "no rustc" refuses "there is no rustc" check
 compiler "rustc 1.85.1"
