@@ -317,6 +317,7 @@ unsafe extern "C" {
     pub fn gct_helper_worker_stop(worker: *mut gct_worker);
     pub fn gct_helper_ear_new() -> *mut gct_ear;
     pub fn gct_helper_ear_put(ear: *mut gct_ear);
+    pub fn gct_helper_ear_listen(ear: *mut gct_ear, listens: bool);
     pub fn gct_helper_ear_hears(ear: *const gct_ear) -> bool;
     pub fn gct_helper_ear_rings(ear: *const gct_ear) -> u32;
     pub fn gct_helper_ear_missed(ear: *mut gct_ear, rings: u32);

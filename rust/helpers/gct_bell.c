@@ -8,9 +8,11 @@
  * driver's fault handler maps the page again, and the worker wakes.
  *
  * Terminology
- *   bell   a device file through which a tenant maps a doorbell
- *   open   it may be mapped: the tenant rings without a fault
- *   ear    what one tenant's bells have told its channels: how often they were opened
+ *   bell    a device file through which a tenant maps a doorbell
+ *   open    it may be mapped: the tenant rings without a fault
+ *   ear     what one tenant's bells have told its channels: how often they were opened
+ *   listen  the tenant has channels that the worker serves. The bells of an ear that does
+ *           not listen are never revoked: nobody waits for them
  *
  * A tenant can map a bell as often as it likes, and fork. So mappings are revoked by a
  * work item, and no thread but that of a closing bell waits for it.
@@ -27,8 +29,14 @@
 
 #include "gct_helpers.h"
 
+/* Most bells of an ear. Those of further files ring unheard. A context of CUDA has two. */
+#define GCT_BELLS_MAX 256
+
 struct gct_ear {
 	struct kref users;
+	struct list_head bells;
+	uint32_t count;
+	bool listens;
 	uint32_t rings;			/* how often a bell was followed, mapped or rung */
 	uint32_t missed;		/* rings before the one that was missed last */
 };
@@ -43,7 +51,8 @@ struct gct_bell_gpu {
 };
 
 struct gct_bell {
-	struct list_head node;		/* in a GPU's list while open, else empty */
+	struct list_head node;		/* in a GPU's list while open and listened for, else empty */
+	struct list_head of_ear;
 	struct gct_bell_gpu *gpu;
 	struct address_space *mapping;
 	struct gct_ear *ear;
@@ -95,8 +104,10 @@ struct gct_ear *gct_helper_ear_new(void)
 {
 	struct gct_ear *ear = kzalloc(sizeof(*ear), GFP_KERNEL_ACCOUNT);
 
-	if (ear)
+	if (ear) {
 		kref_init(&ear->users);
+		INIT_LIST_HEAD(&ear->bells);
+	}
 	return ear;
 }
 
@@ -125,11 +136,13 @@ void gct_helper_ear_missed(struct gct_ear *ear, uint32_t rings)
 	WRITE_ONCE(ear->missed, rings);
 }
 
-/* Marks a bell as open, and wakes the worker. The lock is held. */
+/* Marks a bell as open and wakes the worker, if the ear listens. The lock is held. */
 static void gct_bell_open(struct gct_bell *bell)
 {
 	struct gct_bell_gpu *gpu = bell->gpu;
 
+	if (!bell->ear->listens)
+		return;
 	if (list_empty(&bell->node)) {
 		list_add_tail(&bell->node, &gpu->bells);
 		WRITE_ONCE(gpu->open, gpu->open + 1);
@@ -137,6 +150,30 @@ static void gct_bell_open(struct gct_bell *bell)
 	WRITE_ONCE(bell->ear->rings, bell->ear->rings + 1);
 	if (gpu->worker)
 		gct_helper_worker_wake(gpu->worker);
+}
+
+/* Takes a bell off its GPU's list, so that it is not revoked. The lock is held. */
+static void gct_bell_ignore(struct gct_bell *bell)
+{
+	if (list_empty(&bell->node))
+		return;
+	list_del_init(&bell->node);
+	WRITE_ONCE(bell->gpu->open, bell->gpu->open - 1);
+}
+
+void gct_helper_ear_listen(struct gct_ear *ear, bool listens)
+{
+	struct gct_bell *bell;
+
+	spin_lock(&gct_bell_lock);
+	ear->listens = listens;
+	list_for_each_entry(bell, &ear->bells, of_ear) {
+		if (listens)
+			gct_bell_open(bell);
+		else
+			gct_bell_ignore(bell);
+	}
+	spin_unlock(&gct_bell_lock);
 }
 
 void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear)
@@ -163,8 +200,10 @@ void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear)
 		bell->mapping = &nvlfp->mapping;
 		bell->ear = ear;
 		spin_lock(&gct_bell_lock);
-		if (!nvlfp->gct_bell) {
+		if (!nvlfp->gct_bell && ear->count < GCT_BELLS_MAX) {
 			kref_get(&ear->users);
+			ear->count++;
+			list_add_tail(&bell->of_ear, &ear->bells);
 			/* Faults look at it without the lock. */
 			smp_store_release(&nvlfp->gct_bell, bell);
 			gct_bell_open(bell);
@@ -188,10 +227,9 @@ void gct_bell_close(void *data)
 	struct gct_bell *bell = data;
 
 	spin_lock(&gct_bell_lock);
-	if (!list_empty(&bell->node)) {
-		list_del_init(&bell->node);
-		WRITE_ONCE(bell->gpu->open, bell->gpu->open - 1);
-	}
+	gct_bell_ignore(bell);
+	list_del(&bell->of_ear);
+	bell->ear->count--;
 	spin_unlock(&gct_bell_lock);
 	/* The file has no mapping any more, so this is soon over, and nobody opens the bell. */
 	wait_event(gct_bell_wait, smp_load_acquire(&gct_bell_revoking) != bell);

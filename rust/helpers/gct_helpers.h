@@ -254,6 +254,7 @@ void gct_helper_worker_stop(struct gct_worker *worker);
  * later.
  *
  * An ear counts how often a bell of it is followed, mapped or rung while it is closed.
+ * It does so while it listens; a new one does not. Bells are closed only meanwhile.
  * It hears, unless the last of these was missed: gct_helper_ear_missed() takes the count
  * before it. What the caller loads behind gct_helper_ear_rings() is at least as new as
  * the count. The maker of an ear puts it once; its bells keep it.
@@ -261,6 +262,7 @@ void gct_helper_worker_stop(struct gct_worker *worker);
  */
 struct gct_ear *gct_helper_ear_new(void);
 void gct_helper_ear_put(struct gct_ear *ear);
+void gct_helper_ear_listen(struct gct_ear *ear, bool listens);
 bool gct_helper_ear_hears(const struct gct_ear *ear);
 uint32_t gct_helper_ear_rings(const struct gct_ear *ear);
 void gct_helper_ear_missed(struct gct_ear *ear, uint32_t rings);

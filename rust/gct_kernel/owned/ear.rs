@@ -26,9 +26,15 @@ impl Ear {
         NonNull::new(ear).map(Self).ok_or(Refused)
     }
 
+    /// Has the tenant's rings heard, or not any more. Its doorbells are revoked only meanwhile.
+    pub(super) fn listen(&self, listens: bool) {
+        // SAFETY: the ear lives as long as `self`.
+        unsafe { bindings::gct_helper_ear_listen(self.0.as_ptr(), listens) }
+    }
+
     /// Returns whether the tenant's next ring wakes a sleeping worker, as far as is known.
     pub(super) fn hears(&self) -> bool {
-        // SAFETY: the ear lives as long as `self`.
+        // SAFETY: as above.
         unsafe { bindings::gct_helper_ear_hears(self.0.as_ptr()) }
     }
 

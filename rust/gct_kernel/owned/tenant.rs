@@ -128,10 +128,13 @@ impl Tenant {
         inner.remove(at)
     }
 
-    /// Adds a lane.
+    /// Adds a lane. With the first one the tenant's doorbells are heard.
     pub(super) fn lane_begins(&self) {
         let mut inner = self.inner.lock();
         inner.lanes = inner.lanes.saturating_add(1);
+        if inner.lanes == 1 {
+            self.ear.listen(true);
+        }
     }
 
     /// Removes a lane, which nobody serves any more. `is_last` says that none is left on its GPU,
@@ -139,6 +142,9 @@ impl Tenant {
     pub(super) fn lane_ends(&self, gpu: u32, is_last: bool) {
         let mut inner = self.inner.lock();
         inner.lanes = inner.lanes.saturating_sub(1);
+        if inner.lanes == 0 {
+            self.ear.listen(false);
+        }
         drop(inner);
         while let Some(closed) = self.take(|_, opened| is_last && opened.gpu == gpu) {
             drop(closed);

@@ -22,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_bells_that_are_not_heard", unheard),
     ("owned_bells_of_the_busy_stay_mapped", busy),
     ("owned_bells_of_others_stay_mapped", mapped),
+    (
+        "owned_bells_of_members_without_channels_stay_mapped",
+        unused,
+    ),
     ("owned_bells_of_hostile_tenants", hostile),
 ];
 
@@ -196,6 +200,40 @@ fn mapped() -> Outcome {
     }
     child.go()?;
     child.finish()?;
+    no_worker()
+}
+
+/// A member whose doorbell the driver knows, and that has no owned channel, rings without faults
+/// while the worker of others sleeps. It is heard once it has one.
+fn unused() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut other = member(&group, |parent| {
+        let session = session(0)?;
+        release(&mut queue(&session)?, 0, 1)?;
+        is_asleep()?;
+        parent.step()
+    })?;
+    let mut child = member(&group, |parent| {
+        let session = session(0)?;
+        let page = session.gpu().doorbell(false)?;
+        parent.step()?;
+        takes(&page, false)?;
+        let mut queue = queue(&session)?;
+        release(&mut queue, 0, 1)?;
+        is_asleep()?;
+        takes(&page, true)?;
+        session.gpu().client().free(queue.channel())?;
+        // What was revoked is mapped again, and stays so.
+        page.u32(0).load(Ordering::SeqCst);
+        is_asleep()?;
+        takes(&page, false)
+    })?;
+    child.next()?;
+    other.next()?;
+    child.go()?;
+    child.finish()?;
+    other.go()?;
+    other.finish()?;
     no_worker()
 }
 
