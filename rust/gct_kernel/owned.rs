@@ -102,8 +102,9 @@ struct Opened {
     users: usize,
 }
 
-/// State of an open file whose process has, or had, `channel.owned` set. All that the file maps for
-/// the GPU is recorded from then on: a channel that is owned later takes its ring from there.
+/// State of an open file whose process is, or was, to have owned channels or a member of a group.
+/// All that the file maps for the GPU is recorded from then on: a channel that is owned later takes
+/// its ring from there.
 #[pin_data]
 struct Record {
     file: FileId,
@@ -230,9 +231,9 @@ impl Owned {
     }
 }
 
-/// Returns the record of a file. Makes it if its process is to have owned channels.
+/// Returns the record of a file. Makes it if the core wants one.
 fn record_if_wanted(glue: &Glue, file: FileId) -> Option<Arc<Record>> {
-    match glue.locked(|state| state.wants_owned_of(file)) {
+    match glue.locked(|state| state.wants_record_of(file)) {
         true => record_made(glue, file).ok(),
         false => glue.owned.record(file),
     }
@@ -278,7 +279,7 @@ fn end(glue: &Glue, record: &Record, channel: Channel) {
     glue.owned.close(channel.gpu);
 }
 
-/// Returns whether an owner is to have owned channels, or a file has a record.
+/// Returns whether some process is to have a record, or a file has one.
 pub(crate) fn is_owning() -> bool {
     // SAFETY: one aligned load of a number that is 0 or 1.
     unsafe { core::ptr::addr_of!(bindings::gct_owning).read_volatile() != 0 }

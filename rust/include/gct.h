@@ -320,8 +320,8 @@ void gct_bell_close(void *bell);
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA))
 
 /*
- * 1 while somebody is to have owned channels, or what a file maps is recorded for
- * them, else 0. A record lasts until its file is closed.
+ * 1 while somebody is to have owned channels, or may be when its group gets a limit, or
+ * what a file maps is recorded, else 0. A record lasts until its file is closed.
  */
 extern uint32_t gct_owning;
 

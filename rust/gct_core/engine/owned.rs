@@ -3,6 +3,7 @@
 //! Decides which channels the driver owns, and counts them.
 
 use crate::account::Amount;
+use crate::features::Feature;
 use crate::gpu_time::GpuTime;
 use crate::ids::{FileId, GpuId, Owner, ProcKey};
 use crate::iface::value::CpuList;
@@ -10,12 +11,17 @@ use crate::lane::limits::LaunchLimits;
 use crate::lane::standing::Standing;
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::ObjectKey;
-use crate::records::WorkerCost;
+use crate::records::{Gpu, WorkerCost};
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::topology::Topology;
 use crate::units::Sat;
+
+/// Returns whether the driver can own channels of a GPU.
+fn can_own(gpu: &Gpu) -> bool {
+    gpu.features.has(Feature::ChannelOwned)
+}
 
 /// Where a channel that is to be owned is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,20 +85,22 @@ impl State<'_> {
         }
     }
 
-    /// Returns whether some owner is to have channels of the driver's. O(owners on GPUs).
-    pub fn wants_owned(&self) -> bool {
-        self.pools
-            .iter()
-            .any(|(_, pool)| pool.settings.wants_owned())
+    /// Returns whether the driver is to record what some process maps. O(owners on GPUs).
+    pub fn wants_records(&self) -> bool {
+        let has_members = self.groups.len() > 0 && self.gpus.iter().any(|(_, gpu)| can_own(gpu));
+        let mut pools = self.pools.iter();
+        has_members || pools.any(|(_, pool)| pool.settings.wants_owned())
     }
 
-    /// Returns whether the driver is to own channels of a file's process on some GPU. O(GPUs).
-    pub fn wants_owned_of(&self, file: FileId) -> bool {
+    /// Returns whether the driver is to record what a file's process maps: as it is to own the
+    /// process's channels, or may have to when its group gets a limit. O(GPUs).
+    pub fn wants_record_of(&self, file: FileId) -> bool {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return false;
         };
-        let wants = |(gpu, _): (&GpuId, _)| self.effective(proc, *gpu).wants_owned();
-        self.gpus.iter().any(wants)
+        let is_member = self.group_of(proc).is_some();
+        let mut gpus = self.gpus.iter();
+        gpus.any(|(id, gpu)| can_own(gpu) && (is_member || self.effective(proc, *id).wants_owned()))
     }
 
     /// Returns where a call allocates a channel, if the driver is to own it.

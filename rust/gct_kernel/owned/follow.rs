@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Records what tenants with owned channels have made, mapped and freed.
+//! Records what tenants with owned channels, and those that may have some later, have made, mapped
+//! and freed.
 
 use super::client;
 use super::lane::Lane;
@@ -72,7 +73,7 @@ fn keep(record: &Record, channel: &Channel, lane: KBox<Lane>) -> bool {
 
 /// Records the address space of a new channel group or context share.
 fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
-    let wants = is_owning() && glue.locked(|state| state.wants_owned_of(file));
+    let wants = is_owning() && glue.locked(|state| state.wants_record_of(file));
     let space = served.and_then(|served| call.space_in(served.bytes()));
     let (true, Some(space)) = (wants, space) else {
         return;

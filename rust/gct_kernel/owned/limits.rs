@@ -29,10 +29,10 @@ pub(crate) fn update(glue: &Glue) {
 }
 
 /// Lets the hooks pass calls that map memory while a file has a record, which must not miss what
-/// is unmapped, or an owner is to have owned channels. [`Owned::updating`] is held.
+/// is unmapped, or some process is to have one. [`Owned::updating`] is held.
 fn pass_calls(glue: &Glue) {
     let is_recording = glue.owned.records.load(Relaxed) > 0;
-    let on = is_recording || glue.locked(|state| state.wants_owned());
+    let on = is_recording || glue.locked(|state| state.wants_records());
     // SAFETY: has no preconditions.
     unsafe { bindings::gct_helper_own(on) };
 }

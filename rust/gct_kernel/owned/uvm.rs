@@ -20,7 +20,7 @@ use kernel::prelude::*;
 /// Records that nvidia-uvm owns the page tables of an address space.
 pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) {
     let wants =
-        |state: &mut State<'_>| state.wants_owned_of(file) && state.has_client(file, space.client);
+        |state: &mut State<'_>| state.wants_record_of(file) && state.has_client(file, space.client);
     if !glue.locked(wants) {
         return;
     }

@@ -40,12 +40,12 @@ fn only_members_channels_are_owned() {
     world.cuda(file);
     let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
     assert_eq!(world.store.state().site_of_owned(file, &call), None);
-    assert!(!world.store.state().wants_owned_of(file) && !world.store.state().wants_owned());
+    assert!(!world.store.state().wants_record_of(file) && !world.store.state().wants_records());
     let pool = world.pool(Owner::Proc(APP));
     assert_eq!(world.write(File::ChannelOwned, pool, "1"), Ok(()));
     let site = world.store.state().site_of_owned(file, &call);
     assert_eq!(site.map(|site: Site| site.device), Some(handle(DEVICE)));
-    assert!(world.store.state().wants_owned_of(file) && world.store.state().wants_owned());
+    assert!(world.store.state().wants_record_of(file) && world.store.state().wants_records());
     // What is no channel, or below nothing that is known, is not.
     let state = world.store.state();
     for call in [
@@ -55,7 +55,26 @@ fn only_members_channels_are_owned() {
         assert_eq!(state.site_of_owned(file, &call), None);
     }
     assert_eq!(world.write(File::ChannelOwned, pool, "0"), Ok(()));
-    assert!(!world.store.state().wants_owned());
+    assert!(!world.store.state().wants_records());
+}
+
+/// What a member maps is recorded before its group has a limit. Nobody else is looked at, and
+/// nobody on a GPU whose channels cannot be owned.
+#[test]
+fn members_are_recorded_before_they_have_limits() {
+    let mut world = World::new(FEATURES);
+    let stranger = world.open(ProcKey { tgid: 77, ..APP }, "");
+    assert!(!world.store.state().wants_records());
+    let (_, member) = world.web();
+    let state = world.store.state();
+    assert!(state.wants_records() && state.wants_record_of(member));
+    assert!(!state.wants_record_of(stranger));
+    let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
+    assert_eq!(state.site_of_owned(member, &call), None);
+    let mut world = World::new(FeatureSet::NONE);
+    let (_, member) = world.web();
+    let state = world.store.state();
+    assert!(!state.wants_records() && !state.wants_record_of(member));
 }
 
 /// A mask needs owned channels; the switch alone binds nothing.
@@ -219,9 +238,9 @@ fn limits_on_launches_need_owned_channels() {
         let opened = world.open(APP, "");
         world.cuda(opened);
         let pool = world.pool(Owner::Proc(APP));
-        assert!(!world.store.state().wants_owned_of(opened) && owned::concerns(file));
+        assert!(!world.store.state().wants_record_of(opened) && owned::concerns(file));
         assert_eq!(world.write(file, pool, value), Ok(()));
-        assert!(world.store.state().wants_owned_of(opened));
+        assert!(world.store.state().wants_record_of(opened));
     }
     assert!(!owned::concerns(File::GmemLimit) && !owned::concerns(File::ComputeTimeslice));
 }

@@ -2,7 +2,7 @@
 
 //! Tests what goes away below owned channels: their switch, their GPU, the driver.
 
-use crate::gpus::{need_two, session};
+use crate::gpus::{need_two, session, ENGINE};
 use crate::limits::set;
 use crate::owned::{count, counts, member, no_worker, workers, NAME, OWNED};
 use crate::owned_uvm::uvm_session;
@@ -58,11 +58,15 @@ fn moved() -> Outcome {
 }
 
 /// The same for a tenant that has no channel while the switch is off. The channel that it makes
-/// when the switch is on again executes what is mapped then.
+/// when the switch is on again executes what is mapped then. There is no group, whose members would
+/// be recorded whatever the switch is.
 fn moved_before() -> Outcome {
     for in_uvm in [false, true] {
-        let group = Group::new(NAME)?;
-        let mut child = member(&group, |parent| {
+        let mut child = Child::fork(|parent| {
+            // With a channel group it has a directory.
+            let earlier = session(0)?;
+            earlier.group(ENGINE)?;
+            parent.step()?;
             let session = session_in(in_uvm)?;
             let segment = Segment::new(&session)?;
             parent.step()?;
@@ -73,10 +77,13 @@ fn moved_before() -> Outcome {
             execute(&session, &mut queue, second, 8)?;
             same("unreadable", unreadable(), 0)
         })?;
+        let name = child.pid().to_string();
+        child.at_step()?;
+        set(&name, OWNED, "1")?;
         child.next()?;
-        set(NAME, OWNED, "0")?;
+        set(&name, OWNED, "0")?;
         child.next()?;
-        set(NAME, OWNED, "1")?;
+        set(&name, OWNED, "1")?;
         child.go()?;
         child.finish().during(format!("UVM {in_uvm}"))?;
         no_worker()?;

@@ -5,7 +5,7 @@
 use crate::gpus::session;
 use crate::launch::{finish, Place, PROGRAMS};
 use crate::limits::set;
-use crate::owned::{admit, count, counts, join, no_worker};
+use crate::owned::{admit, count, counts, join, no_worker, workers};
 use crate::owned_strict::STRICT;
 use crate::owned_uvm::uvm_session;
 use crate::process::{Child, Parent};
@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_rewrites_its_launch", rewritten),
     ("owned_launches_need_a_known_ring", unknown),
     ("owned_channels_beside_one_from_before", beside),
+    ("owned_channels_of_a_member_from_before", member_before),
 ];
 
 pub(crate) const MASK: &str = "tpc.mask";
@@ -199,6 +200,31 @@ fn beside() -> Outcome {
     set(NAME, MASK, "0-31")?;
     child.next()?;
     set(NAME, STRICT, "1")?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// A member of a group without limits has native channels, and nobody serves it. When the group
+/// gets a mask, the driver knows the member's address space, and owns its further channels.
+fn member_before() -> Outcome {
+    let group = Group::new(NAME)?;
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
+    let mut child = join(&group, |parent| {
+        let place = Place::new(uvm_session()?)?;
+        let mut earlier = queue(&place.session)?;
+        release(&mut earlier, 0, 1)?;
+        counts(0, 0)?;
+        same("workers", workers()?, 0)?;
+        parent.step()?;
+        place.check_all(&disabled("0-31")?)?;
+        release(&mut earlier, 0, 2)?;
+        counts(PROGRAMS.len() as u64 + 1, 0)?;
+        same("native", count("native")?, 1)
+    })?;
+    child.next()?;
+    set(NAME, MASK, "0-31")?;
     child.go()?;
     child.finish()?;
     no_worker()
