@@ -264,7 +264,7 @@ impl Priority {
 ///
 /// `u64::div_ceil` adds with an overflow check.
 #[inline]
-fn div_ceil(a: u64, b: u64) -> u64 {
+pub fn div_ceil(a: u64, b: u64) -> u64 {
     match (a.checked_div(b), a.checked_rem(b)) {
         (Some(quotient), Some(0)) => quotient,
         (Some(quotient), _) => quotient.saturating_add(1),

@@ -32,11 +32,12 @@
 //! observed: a graph has its masks written then.
 //!
 //! An observation that is far from its point is ignored. The third one in a row says that the
-//! kernel has changed, and its points are forgotten.
+//! kernel has changed, and its points are forgotten. It explores no sooner for that, so a kernel
+//! without habits costs no more than others.
 
 use super::predict::{self, Kernel};
 use crate::probe;
-use crate::units::{mul_div, Ns, Percent, Sat};
+use crate::units::{div_ceil, mul_div, Ns, Percent, Sat};
 use core::cmp::Reverse;
 use core::num::Wrapping;
 
@@ -46,8 +47,8 @@ pub const LAWS_MAX: usize = 1024;
 /// Points of a kernel: the granted TPCs, its size, two that are explored, and two that were.
 const POINTS: usize = 6;
 
-/// Points that determine a line and tell whether it is one.
-const FIT: usize = 3;
+/// The last of the three points that determine a line and tell whether it is one.
+const LAST_OF_FIT: usize = 2;
 
 /// Observations of a point before it counts, and the weight of its past in its average.
 const SAMPLES: u8 = 3;
@@ -197,7 +198,7 @@ impl Law {
     /// Returns the least TPCs within the slip.
     fn least(&self, most: u32, slip: Percent) -> Result<u32, Verdict> {
         let whole = self.time(most).ok_or(Verdict::Unknown)?;
-        if self.fresh().count() < FIT {
+        if self.fresh().nth(LAST_OF_FIT).is_none() {
             return Err(Verdict::Unknown);
         }
         let slipped = |time: Ns| time.scale(u64::from(slip.get()).saturating_add(100), 100);
@@ -212,7 +213,10 @@ impl Law {
         let allowed = slipped(whole);
         let size = line.reaches(most, allowed);
         let step = most.div_ceil(STEPS).max(1);
-        let size = size.div_ceil(step).saturating_mul(step).min(most);
+        let size = match size.checked_rem(step) {
+            Some(0) | None => size,
+            Some(over) => (Sat(size) - Sat(over) + Sat(step)).0,
+        };
         let seen = self.fresh().map(|point| point.tpcs).min();
         let slow = self.fresh().filter(|point| point.time > allowed);
         let slow = slow.map(|point| point.tpcs.saturating_add(step)).max();
@@ -278,7 +282,6 @@ impl Law {
         if let Some(point) = self.points.iter_mut().find(known) {
             if point.learn(time, now) {
                 self.points = [Point::default(); POINTS];
-                self.pause = 0;
                 self.learn_new(tpcs, time);
             }
             return;
@@ -358,7 +361,7 @@ impl Line {
         // A line without a slope reaches it everywhere.
         let by = mul_div(y_of(room), self.run, self.rise).unwrap_or(WHOLE);
         let x = (Sat(x_of(most)) + Sat(by)).0;
-        let least = WHOLE.div_ceil(x.max(1));
+        let least = div_ceil(WHOLE, x);
         u32::try_from(least).map_or(most, |least| least.min(most))
     }
 }

@@ -157,6 +157,24 @@ fn who_is_not_observed_does_not_explore() {
 }
 
 proptest! {
+    /// Checks that a tenant whose times are whatever it likes gets a size between the bounds, and
+    /// explores no more than others.
+    #[test]
+    fn a_liar_gets_a_size_and_explores_no_more(
+        times in prop::collection::vec(0u64..1 << 40, 1..50), most in 1u32..=128, least in 0u32..=128,
+        slip in 1u8..=100,
+    ) {
+        let mut world = World::new(slip);
+        world.least = least;
+        let at = core::cell::Cell::new(0);
+        let time = |tpcs: u32| {
+            at.set(at.get() + 1);
+            times[(at.get() / 7 + tpcs as usize) % times.len()]
+        };
+        let cost = world.run(1, 2_000, most, time);
+        prop_assert!(cost.explored * 400 <= 2_000 * u64::from(slip) + 1_600, "{cost:?}");
+    }
+
     /// Checks that any law keeps its slip with what exploring costs, and that TPC-time falls.
     #[test]
     fn a_law_stays_within_the_slip(
