@@ -56,12 +56,21 @@ pub struct Submission<V> {
     pub kernel: Kernel,
     /// The blocks of the kernel that it runs.
     pub blocks: u64,
-    /// The TPCs that it runs on.
+    /// The TPCs that it runs on; the mean over its nodes if it is a replay.
     pub tpcs: u64,
     /// The predicted duration.
     pub predicted: Ns,
-    /// The TPCs that it was granted before it got a size; 0 if it may have none.
-    pub sized_from: u32,
+    /// Its size, if it has one.
+    pub sized: Option<Allotment>,
+}
+
+/// The size of a submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allotment {
+    /// The TPCs that it needs.
+    pub tpcs: u32,
+    /// The TPCs that it was granted without a size.
+    pub most: u32,
     /// Whether its time tells of its size.
     pub observed: bool,
 }
@@ -194,7 +203,8 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             ended: false,
         });
         if tracked {
-            self.in_flight.add(submission.predicted, late);
+            self.in_flight
+                .add(submission.predicted, submission.tpcs, late);
         }
     }
 
@@ -214,15 +224,17 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
                 break;
             }
             self.submissions.pop();
-            self.in_flight
-                .remove(first.submission.predicted, first.late);
+            let Submission {
+                predicted, tpcs, ..
+            } = first.submission;
+            self.in_flight.remove(predicted, tpcs, first.late);
             let began = first.published.max(self.last_end);
             let gap = now - self.looked;
             let queued = first.published < self.last_end;
             let before = if queued { self.last_gap } else { Ns(0) };
             (self.last_end, self.last_gap) = (now, gap);
             self.record_end(now);
-            let (predicted, looked) = (first.submission.predicted, self.looked);
+            let looked = self.looked;
             let end = End {
                 time: now - began,
                 queued,
@@ -281,7 +293,10 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         self.submissions.retain(|tracked| {
             let gone = gone(tracked);
             if gone {
-                in_flight.remove(tracked.submission.predicted, tracked.late);
+                let Submission {
+                    predicted, tpcs, ..
+                } = tracked.submission;
+                in_flight.remove(predicted, tpcs, tracked.late);
             }
             !gone
         });
@@ -322,8 +337,7 @@ mod tests {
             blocks: 7,
             tpcs: 66,
             predicted: Ns(predicted),
-            sized_from: 0,
-            observed: false,
+            sized: None,
         }
     }
 
@@ -379,6 +393,7 @@ mod tests {
         let both = InFlight {
             count: 2,
             predicted: Ns(30),
+            tpcs: 2 * 66,
             late: 0,
         };
         assert_eq!((*queue.totals(), told), (both, 0));

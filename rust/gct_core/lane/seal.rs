@@ -47,9 +47,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             true => self.patch(seal, found, stream, round),
             false => None,
         };
-        if patched.is_some() {
-            self.sizing.patch();
-        }
         if seal.stores {
             let words = words_of(round.work, &seal.segment);
             Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
@@ -140,6 +137,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let masks = self.sizing.masks(self.mask.as_ref(), tpcs);
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         let patched = graphs.patch_replays(words, found, masks, out, &mut self.counters);
+        self.sizing.replay(&patched);
         let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
         if let Some(copies) = copies {
             let copy = copies.put(round.memory, &segment, out);

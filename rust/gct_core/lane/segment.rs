@@ -264,8 +264,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             blocks: launch.blocks(),
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
-            sized_from: 0,
-            observed: false,
+            sized: None,
         };
         Some(LastLaunch { index, submission })
     }
@@ -390,8 +389,7 @@ fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
         blocks: 0,
         tpcs: 0,
         predicted: Ns(0),
-        sized_from: 0,
-        observed: false,
+        sized: None,
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Shares {
     /// time is divided.
     runs: bool,
     parts: u64,
+    /// The TPCs for which the time since the last round was charged.
+    charged: u64,
     /// Work in flight on all lanes.
     flight: InFlight,
     /// The last end, or the time when the first work was released.
@@ -70,6 +72,7 @@ pub(super) enum Turn {
 fn add(sum: &mut InFlight, lane: &InFlight) {
     sum.count = (Sat(sum.count) + Sat(lane.count)).0;
     sum.late = (Sat(sum.late) + Sat(lane.late)).0;
+    sum.tpcs = (Sat(sum.tpcs) + Sat(lane.tpcs)).0;
     sum.predicted += lane.predicted;
 }
 
@@ -77,6 +80,7 @@ fn add(sum: &mut InFlight, lane: &InFlight) {
 fn subtract(sum: &mut InFlight, lane: &InFlight) {
     sum.count = (Sat(sum.count) - Sat(lane.count)).0;
     sum.late = (Sat(sum.late) - Sat(lane.late)).0;
+    sum.tpcs = (Sat(sum.tpcs) - Sat(lane.tpcs)).0;
     sum.predicted -= lane.predicted;
 }
 
@@ -125,18 +129,23 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.shares.pending
     }
 
-    /// Returns the part of the TPCs that the work in flight has.
-    fn tpc_part(&self) -> (u64, u64) {
-        let all = match self.gpu().is_known() {
+    /// Returns how many TPCs the GPU has; 0 if that is unknown.
+    fn all_tpcs(&self) -> u64 {
+        match self.gpu().is_known() {
             true => u64::from(self.gpu().existing().count()),
             false => 0,
-        };
-        (self.tpcs(), all)
+        }
     }
 
     /// Charges the time since the last round to the tenant, and takes over what its rivals publish.
     pub(super) fn account(&mut self, now: Ns) {
-        let (granted, all) = self.tpc_part();
+        let all = self.all_tpcs();
+        let flight = &self.shares.flight;
+        // Pieces in flight follow each other.
+        let granted = match flight.count {
+            0 => self.tpcs(),
+            count => flight.tpcs.checked_div(count.into()).unwrap_or(0),
+        };
         let share = self.limits.share;
         let yields = self.by_turns && self.target() > Ns(0);
         let Self {
@@ -168,6 +177,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if shares.parts > 1 {
             sizing.disturb(now);
         }
+        shares.charged = granted;
         if shares.runs {
             shares.time.use_time(time / shares.parts, granted, all);
         }
@@ -253,13 +263,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Ends the round of all lanes, and publishes the tenant's turns.
     pub(super) fn end_shares(&mut self) {
-        let (granted, all) = self.tpc_part();
+        let all = self.all_tpcs();
         let share = self.limits.share;
         let Self { peers, shares, .. } = self;
         let visited = core::mem::take(&mut shares.visited);
         if let Some(ended) = visited.ended.filter(|_| shares.runs && !visited.still) {
             let over = (shares.since - ended) / shares.parts.max(1);
-            shares.time.refund(over, granted, all);
+            shares.time.refund(over, shares.charged, all);
             shares.owner.refund(over);
             shares.own.refund(over);
             if shares.takes_turns {

@@ -11,7 +11,7 @@
 //! time of a replay whose masks were written with it does not count.
 
 use super::governor::{Governor, Peers};
-use super::in_flight::{End, Submission};
+use super::in_flight::{Allotment, End, Submission};
 use super::words::Storage;
 use super::work::Next;
 use crate::mask::TpcMask;
@@ -19,7 +19,7 @@ use crate::policy::pace::InFlight;
 use crate::policy::predict::Kernel;
 use crate::policy::scale::{self, Bounds, Law, Laws, Size, Verdict};
 use crate::probe;
-use crate::submit::graph::Masks;
+use crate::submit::graph::{Masks, Patched};
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::occupancy;
 use crate::submit::stats::add;
@@ -40,8 +40,8 @@ pub(super) struct Sizing<S: Storage> {
     uses: u32,
     /// The size of the next release, if it has one.
     next: Option<(Kernel, Size)>,
-    /// Whether masks of nodes were written for it.
-    patched: bool,
+    /// What the masks of its nodes are, if it is a replay.
+    patched: Patched,
     /// The mask without a size, and the TPCs that it leaves.
     wide: Option<DisabledTpcs>,
     most: u32,
@@ -55,16 +55,16 @@ impl<S: Storage> Sizing<S> {
             laws,
             uses: 0,
             next: None,
-            patched: false,
+            patched: Patched::default(),
             wide: None,
             most: 0,
             disturbed: Ns(0),
         }
     }
 
-    /// Records that the next release writes masks of nodes.
-    pub(super) fn patch(&mut self) {
-        self.patched = true;
+    /// Records which masks the nodes of the next release have.
+    pub(super) fn replay(&mut self, patched: &Patched) {
+        self.patched = *patched;
     }
 
     /// Returns the masks for the nodes of a replay, which leave `tpcs` TPCs.
@@ -175,32 +175,37 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let refused = size.verdict == Verdict::Refused;
         add(&mut self.counters.slip_refused, u64::from(refused));
         if bound {
-            let narrower = size.tpcs < self.sizing.most;
-            add(&mut self.counters.slip_narrowed, u64::from(narrower));
-            submission.sized_from = self.sizing.most;
-            submission.observed = !patched;
+            let most = self.sizing.most;
+            add(
+                &mut self.counters.slip_narrowed,
+                u64::from(size.tpcs < most),
+            );
+            submission.sized = Some(Allotment {
+                tpcs: size.tpcs,
+                most,
+                observed: patched.nodes == 0,
+            });
+            submission.tpcs = patched.mean(size.tpcs.into(), most.into());
         }
     }
 
     /// Learns from the time of a piece with a size.
     pub(super) fn learn_size<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
-        let most = submission.sized_from;
-        if most == 0 {
+        let Some(sized) = submission.sized else {
             return;
-        }
+        };
+        let Allotment { tpcs, most, .. } = sized;
         let kernel = &submission.kernel;
-        // CAST: a mask has 256 TPCs at most.
-        let tpcs = submission.tpcs as u32;
         let mut laws = Laws::new(&mut self.sizing.laws, &mut self.sizing.uses);
         let whole = laws.time(kernel, most);
         if let Some(whole) = whole.filter(|_| tpcs < most) {
-            let (before, after) = (whole * u64::from(most), end.time * u64::from(tpcs));
+            let (before, after) = (whole * u64::from(most), end.time * submission.tpcs);
             let saved = (before - after) / u64::from(self.gpu.existing().count().max(1));
             add(&mut self.counters.slip_saved, saved.get());
         }
         let began = now - end.time;
         let error = end.error + if end.queued { Ns(0) } else { START };
-        if submission.observed && error * ERROR <= end.time && began > self.sizing.disturbed {
+        if sized.observed && error * ERROR <= end.time && began > self.sizing.disturbed {
             laws.observe(kernel, tpcs, end.time);
         }
     }

@@ -278,7 +278,7 @@ mod tests {
             let give_up = |all: &mut [Option<Launch>], line: &mut Line, at: usize| {
                 let launch = all[at].as_mut().unwrap();
                 if core::mem::take(&mut launch.followed) {
-                    line.in_flight.remove(Ns(TIME), launch.late);
+                    line.in_flight.remove(Ns(TIME), 1, launch.late);
                 }
             };
             for at in (channel..line.next).step_by(self.channels) {
@@ -311,7 +311,7 @@ mod tests {
                     Admission::Late => true,
                 };
                 line.late = Some(now).filter(|_| late).or(line.late);
-                line.in_flight.add(Ns(TIME), late);
+                line.in_flight.add(Ns(TIME), 1, late);
                 line.moved = now;
                 all[line.next] = Some(Launch {
                     since: now,
@@ -371,12 +371,12 @@ mod tests {
     #[test]
     fn few_late_pieces_queue_behind_a_launch_that_is_only_long() {
         let mut in_flight = InFlight::default();
-        in_flight.add(Ns(0), false);
-        in_flight.add(TARGET, false);
+        in_flight.add(Ns(0), 1, false);
+        in_flight.add(TARGET, 1, false);
         let mut moved = 0;
         for now in (0..5_000 * MS).step_by(MS as usize) {
             if Patience::new().is_over(Ns(now - moved), in_flight.late) {
-                in_flight.add(TARGET, true);
+                in_flight.add(TARGET, 1, true);
                 moved = now;
             }
         }

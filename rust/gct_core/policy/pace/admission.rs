@@ -26,6 +26,8 @@ pub struct InFlight {
     pub count: u32,
     /// Predicted duration of all of them.
     pub predicted: Ns,
+    /// The TPCs that each was granted, added up.
+    pub tpcs: u64,
     /// Pieces that were released because nothing ended ([`patience`](super::super::patience)).
     pub late: u32,
 }
@@ -42,8 +44,9 @@ pub enum Admission {
 }
 
 impl InFlight {
-    /// Adds a released piece.
-    pub fn add(&mut self, predicted: Ns, late: bool) {
+    /// Adds a released piece on so many TPCs.
+    pub fn add(&mut self, predicted: Ns, tpcs: u64, late: bool) {
+        self.tpcs = (Sat(self.tpcs) + Sat(tpcs)).0;
         self.count = (Sat(self.count) + Sat(1)).0;
         self.late = (Sat(self.late) + Sat(u32::from(late))).0;
         self.predicted += predicted;
@@ -62,7 +65,8 @@ impl InFlight {
     }
 
     /// Removes a piece that has ended or is not followed any more.
-    pub fn remove(&mut self, predicted: Ns, late: bool) {
+    pub fn remove(&mut self, predicted: Ns, tpcs: u64, late: bool) {
+        self.tpcs = (Sat(self.tpcs) - Sat(tpcs)).0;
         self.count = (Sat(self.count) - Sat(1)).0;
         self.late = (Sat(self.late) - Sat(u32::from(late))).0;
         self.predicted = match self.count {
@@ -116,13 +120,13 @@ mod tests {
     fn whole_launches_queue_up_to_the_target_and_two_always_go() {
         let mut in_flight = InFlight::default();
         assert!(admits_whole(&in_flight, Ns(u64::MAX), Ns(10)));
-        in_flight.add(Ns(6), false);
+        in_flight.add(Ns(6), 1, false);
         assert!(admits_whole(&in_flight, Ns(500), Ns(10)));
-        in_flight.add(Ns(3), false);
+        in_flight.add(Ns(3), 1, false);
         assert!(admits_whole(&in_flight, Ns(1), Ns(10)));
         assert!(!admits_whole(&in_flight, Ns(2), Ns(10)));
-        in_flight.remove(Ns(6), false);
-        in_flight.remove(Ns(3), false);
+        in_flight.remove(Ns(6), 1, false);
+        in_flight.remove(Ns(3), 1, false);
         assert_eq!(in_flight, InFlight::default());
     }
 
@@ -139,7 +143,7 @@ mod tests {
         };
         for expected in [[true; 2], [true; 2], [false, true], [false; 2]] {
             assert_eq!(admits(&in_flight, &split), expected);
-            in_flight.add(Ns(1), false);
+            in_flight.add(Ns(1), 1, false);
         }
         let none = Split {
             in_flight: 0,
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(atom_holds(&none, &split, Ns(10)), Ns(50));
         // The work in flight may belong to another launch and last longer.
         let mut in_flight = none;
-        in_flight.add(Ns(70), false);
+        in_flight.add(Ns(70), 1, false);
         assert_eq!(atom_holds(&in_flight, &split, Ns(10)), Ns(80));
         // No prediction, and not paced.
         let whole = Split {
@@ -183,7 +187,7 @@ mod tests {
     fn a_piece_that_runs_alone_does_not_wait_for_ever() {
         let mut in_flight = InFlight::default();
         assert!(admits_alone(&in_flight, Ns(0)));
-        in_flight.add(Ns(1), false);
+        in_flight.add(Ns(1), 1, false);
         assert!(!admits_alone(&in_flight, Ns(0)));
         assert!(!admits_alone(&in_flight, DRAIN_MAX - Ns(1)));
         assert!(admits_alone(&in_flight, DRAIN_MAX));

@@ -37,10 +37,15 @@ impl<'a> From<Option<&'a DisabledTpcs>> for Masks<'a> {
 }
 
 impl Masks<'_> {
+    /// Returns whether a node needs the wide mask.
+    fn is_wide(&self, node: &Node) -> bool {
+        self.tpcs < node.resident && node.resident <= self.wide.1
+    }
+
     /// Returns the store that masks a node.
     fn write(&self, node: &Node) -> Result<MaskWrite, Reason> {
-        let (wide, tpcs) = self.wide;
-        if self.tpcs < node.resident && node.resident <= tpcs {
+        let (wide, _) = self.wide;
+        if self.is_wide(node) {
             return mask_write(node, wide);
         }
         // What needs TPCs together may not find them among fewer.
@@ -57,6 +62,20 @@ pub struct Patched {
     pub nodes: usize,
     /// Nodes that were looked at, each time.
     pub visits: usize,
+    /// Nodes with blocks, and those of them that have the wide mask.
+    pub seen: usize,
+    /// The second of these.
+    pub wide: usize,
+}
+
+impl Patched {
+    /// Returns the mean of the TPCs that the nodes have, or `each` without nodes.
+    pub fn mean(&self, each: u64, wide: u64) -> u64 {
+        // CAST: widening.
+        let (seen, wider) = (self.seen as u64, self.wide as u64);
+        let sum = Sat(each) * (Sat(seen) - Sat(wider)) + Sat(wide) * Sat(wider);
+        sum.0.checked_div(seen).unwrap_or(each)
+    }
 }
 
 /// An output that is being written.
@@ -139,6 +158,7 @@ impl Memory<'_> {
         let unpatched = self.count_unpatched(calls, masks, counters);
         let mut out = Out { words: out, len: 0 };
         let (mut copied, mut nodes) = (0usize, Sat(0usize));
+        let (mut seen, mut wide) = (Sat(0usize), Sat(0usize));
         let mut walk = self.walk();
         let known = |call: &&QmdCall| is_replay(call) && call.registers.known;
         for call in calls.iter().filter(known) {
@@ -150,6 +170,8 @@ impl Memory<'_> {
             let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
             let (mut begun, mut left) = (false, Sat(0));
             let replay = self.follow(&mut walk, call.qmd_va, |node| {
+                seen += usize::from(!node.grid.contains(&0));
+                wide += usize::from(masks.is_wide(node));
                 let Some(write) = change(node, &masks, &mut left) else {
                     return;
                 };
@@ -173,16 +195,16 @@ impl Memory<'_> {
         }
         let visits = (unpatched + walk.visits).0;
         if nodes == Sat(0) {
-            return Patched {
-                visits,
-                ..Patched::default()
-            };
+            out.len = 0;
+        } else {
+            out.push(words.get(copied..).unwrap_or_default(), 0);
         }
-        out.push(words.get(copied..).unwrap_or_default(), 0);
         Patched {
             words: out.len,
             nodes: nodes.0,
             visits,
+            seen: seen.0,
+            wide: wide.0,
         }
     }
 
