@@ -358,6 +358,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn may_run_for(&mut self, time: Ns, resident: u32, now: Ns) -> bool {
         let rank = self.rank(now);
         let Some(peers) = &mut self.peers else {
+            // The piece before may have had a size.
+            if self.granted != self.allowed {
+                self.use_mask(self.allowed);
+            }
             return true;
         };
         let around = peers.look_around(now);

@@ -8,6 +8,7 @@ use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::policy::pace;
 use gct_core::submit::mask::DisabledTpcs;
+use gct_core::units::Percent;
 use gct_model::{Config, Order};
 
 /// Returns the captured upload and replay of a graph of four nodes. `number` keeps tests apart. The
@@ -104,6 +105,40 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
     bench.pass(1_000_000);
     bench.running();
     assert_eq!(published(&bench), before + 1, "not for ever");
+}
+
+/// Checks that a graph gets fewer TPCs under a slip, also where no daemon gives new limits, and
+/// never fewer than hold a node at once. Four TPCs hold the blocks of each.
+#[test]
+fn a_graph_under_a_slip_is_narrowed() {
+    let (mut bench, mut replay) = timed_graph(3);
+    bench.governor.set_limits(LaunchLimits {
+        slip: Percent(50),
+        ..PACED
+    });
+    let mut least = u32::MAX;
+    for number in 1..300 {
+        replay[17] = number;
+        replay[9] = 5 + 4 * number;
+        bench.submit(&replay, 2048 * (bench.put as usize % 64));
+        for _ in 0..4 {
+            let running = bench.running();
+            let disabled = bench.machine.report().runs[running[0]].mask.0;
+            let disabled: u32 = disabled.iter().map(|word| word.count_ones()).sum();
+            least = least.min(128 - disabled);
+            // Its time does not depend on its TPCs.
+            for _ in 0..40 {
+                bench.pass(25_000);
+                bench.running();
+            }
+            bench.machine.finish(running[0]);
+        }
+        bench.running();
+    }
+    let counters = bench.governor.counters();
+    assert!(counters.slip_narrowed > 100, "{counters:?}");
+    assert_eq!(counters.slip_refused, 0);
+    assert!((4..=64).contains(&least), "{least} TPCs");
 }
 
 #[test]
