@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::captures::{scan, segments, Segment, CAPTURES};
-use crate::submit::graph::{self, End, Memory, Node};
+use crate::submit::graph::{self, End, Masks, Memory, Node};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
 use crate::submit::qmd::v04_00;
@@ -308,6 +308,37 @@ fn a_cluster_keeps_its_mask_where_it_would_not_fit() {
         });
         assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed);
         assert_eq!(counters.kept(Reason::Replay), kept);
+    }
+}
+
+/// Checks that a node whose blocks fit into one wave of the wide mask, and not of the narrow one,
+/// has the wide one: its blocks may wait for each other.
+#[test]
+fn a_node_of_one_wave_keeps_the_wide_mask() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (_, segments) = first_launch("graph_clusters", &mut memory);
+    let (narrow, wide) = (
+        DisabledTpcs::keep_only(128, 0..6).unwrap(),
+        DisabledTpcs::keep_only(128, 0..66).unwrap(),
+    );
+    let masks = |most| Masks {
+        each: Some(&narrow),
+        tpcs: 6,
+        wide: (Some(&wide), most),
+    };
+    // The matrix products have 66 clusters. On fewer TPCs they are not of one wave anyway.
+    for (masks, changed) in [
+        (Some(&wide).into(), 4),
+        (masks(66), 2),
+        (masks(66), 0),
+        (masks(65), 2),
+    ] {
+        let patched = segments.iter().map(|(words, found)| {
+            let (mut out, mut counters) = (vec![0; 1024], Counters::new());
+            memory.patch_replays(words, found, masks, &mut out, &mut counters)
+        });
+        assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed);
     }
 }
 

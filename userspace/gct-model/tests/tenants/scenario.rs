@@ -132,11 +132,17 @@ pub(crate) fn world(seed: u64, size: Size) -> World {
             )
         })
         .collect();
-    // Drawn last, so that a seed without goals keeps its world.
+    // Drawn last, so that a seed without goals or slips keeps its world.
     if one_in(chance, 3) {
         script.extend((0..chance.usize(1..4)).map(|_| {
             let press = Action::Press(chance.usize(..groups), chance.u8(..=LEVELS));
             (START + chance.u64(..size.time_ns), press)
+        }));
+    }
+    if one_in(chance, 3) {
+        script.extend((0..groups).map(|group| {
+            let slip = chance.u32(0..=100).to_string();
+            (START, Action::Write(group, File::SlipTpc, slip))
         }));
     }
     script.sort_by_key(|(at, _)| std::cmp::Reverse(*at));

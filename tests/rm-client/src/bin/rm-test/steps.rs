@@ -171,12 +171,7 @@ impl Channel {
             tpcs: Some(TpcMask::first(32)),
             ..LaunchLimits::NONE
         };
-        let mut governor = Governor::new(
-            limits,
-            vec![None; 64],
-            vec![None; 64],
-            vec![None; 64],
-        );
+        let mut governor = Governor::new(limits, vec![None; 64], vec![None; 64], vec![None; 64]);
         governor.set_gpu(Topology::together(TpcMask::first(66)));
         let room = AtomRoom::new(vec![0; SLOTS_WORDS], vec![Cut::NONE; ATOMS_MAX as usize]);
         let mut lane = Lane::new(
