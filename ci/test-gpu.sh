@@ -110,6 +110,14 @@ test_programs() {
 		diff -u --label stock --label "$1" <(programs lean/stock | head -n "$count") <(programs "$1")
 }
 
+# What managed memory over a limit moves is what the page says, on each driver.
+test_swap() {
+	local page=$ROOT/gctgroup-docs/results/uvm-swap.md
+	"$ROOT/ci/uvm-swap.sh" "$OUT/lean-stock.log" "$OUT/${1/\//-}.log" >"$OUT/uvm-swap.md" || return
+	[ -z "${GCT_BLESS:-}" ] || cp "$OUT/uvm-swap.md" "$page"
+	diff -u --label page --label "$1" "$page" "$OUT/uvm-swap.md"
+}
+
 # Assertions that failed although NVIDIA's tests do not provoke them fail the machine.
 test_provoked() {
 	local log=$OUT/${1/\//-}.log
@@ -133,8 +141,13 @@ for run in "${runs[@]}"; do
 	[ "$run" = lean/stock ] || [ ! -e "$OUT/lean-stock.log" ] ||
 		check $JOB "NVIDIA's tests: $run does what the stock modules do" test_same "$run"
 	case $run in
-	lean/patched*) [ ! -e "$OUT/lean-stock.log" ] ||
-		check $JOB "random programs: $run computes what the stock modules do" test_programs "$run" ;;
+	lean/patched*)
+		if [ -e "$OUT/lean-stock.log" ]; then
+			check $JOB "random programs: $run computes what the stock modules do" \
+				test_programs "$run"
+			check $JOB "results/uvm-swap.md: $run moves what the page says" test_swap "$run"
+		fi
+		;;
 	esac
 	case $run in
 	*-uvm-debug) check $JOB "$run: assertions that NVIDIA's tests provoke" test_provoked "$run" ;;

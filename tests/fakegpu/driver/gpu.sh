@@ -21,7 +21,10 @@ if [ -s /test/filter ] || [ -s /test/oracle ]; then
 fi
 [ ! -s /test/filter ] || rm-test all "$(cat /test/filter)" || status=1
 # Random programs where little memory is on the GPU: "small" or "limit", and how many.
-[ ! -s /test/oracle ] || rm-test oracle $(cat /test/oracle) || status=1
+if [ -s /test/oracle ]; then
+	rm-test oracle $(cat /test/oracle) || status=1
+	rm-test swap $(cut -d' ' -f1 /test/oracle) || status=1
+fi
 exec 3<&-
 unload_nvidia || status=1
 exit $status

@@ -15,6 +15,7 @@
 //! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
 //! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
+//! rm-test swap BOUND       one test: uses memory that does not fit, and prints what moves
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test storm-NAME COUNT one test: COUNT launches, states, deaths or switches
 //! rm-test layouts VERSION  a C program that compares this crate with the headers
@@ -75,6 +76,7 @@ mod starved;
 mod steps;
 mod strangers;
 mod submit;
+mod swap;
 mod timing;
 mod tree;
 
@@ -84,7 +86,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit|plenty COUNT | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit|plenty COUNT | swap small|limit | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
             (Err(why), _) => exit("oracle", Err(why)),
             _ => usage(),
         },
+        ["swap", bound] => exit("swap", oracle::Bound::of_name(bound).and_then(swap::all)),
         ["crowd", count] => counted("crowd", count, processes::crowd),
         ["channels", count] => counted("channels", count, owned::channels),
         ["layouts", version] => {

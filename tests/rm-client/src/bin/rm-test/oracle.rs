@@ -66,7 +66,7 @@ impl Bound {
     }
 
     /// Leaves room for so many roots.
-    fn leave(&mut self, roots: u64) -> Outcome {
+    pub(crate) fn leave(&mut self, roots: u64) -> Outcome {
         match self {
             Self::Plenty => set(&me(), LIMIT, "max"),
             Self::Limit => {
@@ -88,7 +88,7 @@ impl Bound {
     }
 
     /// Checks that no more than that was on the GPU.
-    fn check(&self) -> Outcome {
+    pub(crate) fn check(&self) -> Outcome {
         match self {
             // There is no room for more.
             Self::Small { .. } | Self::Plenty => Ok(()),
@@ -99,7 +99,7 @@ impl Bound {
         }
     }
 
-    fn end(&self) -> Outcome {
+    pub(crate) fn end(&self) -> Outcome {
         match self {
             Self::Small { .. } | Self::Plenty => Ok(()),
             Self::Limit => holds("evicted", events(&me(), "evicted")? > 0),
