@@ -8,15 +8,17 @@ use crate::gmem::{current, LIMIT};
 use crate::limits::set;
 use crate::managed::{session, shown, Range, PAGE, ROOT, START};
 use crate::process::{Child, Parent};
+use crate::replayable::{pages, run, toucher};
 use crate::tree::{eventually, Group};
 use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
-use rm_client::{Error, Handle, Mapping, Memory, Session};
+use rm_client::{Access, Error, Handle, Mapping, Memory, Session, Toucher};
 use std::sync::atomic::Ordering;
 
 pub(crate) const TESTS: &[Test] = &[
     ("nobody_reads_what_was_freed", freed),
     ("nobody_reads_what_was_evicted", evicted),
     ("nobody_reads_what_a_killed_process_had", killed),
+    ("nobody_reads_what_a_member_gives_up", given_up),
 ];
 
 /// What no memory holds by chance.
@@ -28,6 +30,10 @@ const PINNED: usize = 2 * ROOT;
 const LOOKED_AT: usize = 96 * ROOT;
 /// Distance of the words that it looks at there.
 const STRIDE: usize = ROOT / 4;
+/// Bytes that it looks at where each page costs a fault or a call.
+const FEW: usize = 2 * MANAGED;
+/// Bytes of a range that has a part of a root.
+const SMALL: usize = 16 * PAGE;
 
 /// A way to allocate memory of the resource manager.
 type Alloc = fn(&Session, Memory) -> Result<Handle, Error>;
@@ -89,15 +95,14 @@ fn fill(parent: &mut Parent) -> Outcome {
 /// Looks for the pattern in memory of every kind, at each step.
 fn look(parent: &mut Parent) -> Outcome {
     parent.step()?;
-    let session = session()?;
+    let mut toucher = toucher()?;
     parent.step()?;
     loop {
-        let range = Range::new(&session, START, LOOKED_AT)?;
-        range.migrate(&session)?;
-        look_at("managed memory", &range.mapping, LOOKED_AT, STRIDE)?;
+        look_in_managed(&mut toucher)?;
+        let session = toucher.session();
         let mut kept = Vec::new();
         for _ in 0..4 {
-            for (name, memory, mapping) in pinned(&session)? {
+            for (name, memory, mapping) in pinned(session)? {
                 look_at(&name, &mapping, PINNED, PAGE)?;
                 kept.push((memory, mapping));
             }
@@ -108,6 +113,44 @@ fn look(parent: &mut Parent) -> Outcome {
         }
         parent.step()?;
     }
+}
+
+/// Looks for anything in new managed memory, at each step.
+fn squeeze(parent: &mut Parent) -> Outcome {
+    parent.step()?;
+    let mut toucher = toucher()?;
+    parent.step()?;
+    loop {
+        look_in_managed(&mut toucher)?;
+        parent.step()?;
+    }
+}
+
+/// Looks in managed memory that comes to the GPU by faults of a launch, by a migration, and in
+/// parts of roots.
+fn look_in_managed(toucher: &mut Toucher) -> Outcome {
+    let range = Range::new(toucher.session(), START, FEW)?;
+    let read = Access {
+        stride: STRIDE as u64,
+        ..pages(START, FEW, None)
+    };
+    run(toucher, &[read])?;
+    same("what a launch reads", toucher.sum(0), 0)?;
+    look_at("faulted memory", &range.mapping, FEW, STRIDE)?;
+    drop(range);
+    let session = toucher.session();
+    let range = Range::new(session, START, LOOKED_AT)?;
+    range.migrate(session)?;
+    look_at("managed memory", &range.mapping, LOOKED_AT, STRIDE)?;
+    drop(range);
+    let small = |at| {
+        let range = Range::new(session, START + at, SMALL)?;
+        range.migrate(session)?;
+        Ok(range)
+    };
+    let all: Result<Vec<Range>, Stop> = (0..FEW).step_by(STRIDE).map(small).collect();
+    let look_at = |range: &Range| look_at("a part of a root", &range.mapping, SMALL, PAGE);
+    all?.iter().try_for_each(look_at)
 }
 
 fn look_at(name: &str, mapping: &Mapping, length: usize, stride: usize) -> Outcome {
@@ -122,8 +165,8 @@ fn look_at(name: &str, mapping: &Mapping, length: usize, stride: usize) -> Outco
 }
 
 /// Forks both. The first of them has filled its memory.
-fn both(group: &Group) -> Result<(Child, Child), Stop> {
-    let (mut victim, mut neighbour) = (Child::fork(fill)?, Child::fork(look)?);
+fn both(group: &Group, looks: fn(&mut Parent) -> Outcome) -> Result<(Child, Child), Stop> {
+    let (mut victim, mut neighbour) = (Child::fork(fill)?, Child::fork(looks)?);
     for child in [&mut victim, &mut neighbour] {
         child.at_step()?;
     }
@@ -139,7 +182,7 @@ fn both(group: &Group) -> Result<(Child, Child), Stop> {
 
 fn freed() -> Outcome {
     let group = Group::new("leaks")?;
-    let (mut victim, mut neighbour) = both(&group)?;
+    let (mut victim, mut neighbour) = both(&group, look)?;
     neighbour.next().during("while the victim has it")?;
     victim.next().during("free")?;
     neighbour.next().during("after the free")?;
@@ -149,7 +192,7 @@ fn freed() -> Outcome {
 
 fn evicted() -> Outcome {
     let group = Group::new("leaks")?;
-    let (mut victim, mut neighbour) = both(&group)?;
+    let (mut victim, mut neighbour) = both(&group, look)?;
     let name = victim.pid().to_string();
     let limit = current(&name)? - MANAGED as u64;
     set("leaks", LIMIT, &limit.to_string())?;
@@ -162,9 +205,24 @@ fn evicted() -> Outcome {
 
 fn killed() -> Outcome {
     let group = Group::new("leaks")?;
-    let (mut victim, mut neighbour) = both(&group)?;
+    let (mut victim, mut neighbour) = both(&group, look)?;
     victim.kill();
     eventually("gone", &0, || current("leaks"))?;
     neighbour.next().during("after its end")?;
     holds("the neighbour lives", neighbour.next().is_ok())
+}
+
+/// At the limit of a group, a member gets the very roots that another one gives up.
+fn given_up() -> Outcome {
+    let group = Group::new("leaks")?;
+    let (mut victim, mut neighbour) = both(&group, squeeze)?;
+    group.add(neighbour.pid())?;
+    let limit = current("leaks")? + ROOT as u64;
+    set("leaks", LIMIT, &limit.to_string())?;
+    neighbour.next().during("at the limit")?;
+    let left = shown(&victim.pid().to_string())?;
+    holds("the victim has given up roots", left < MANAGED)?;
+    victim.next().during("its content")?;
+    victim.go()?;
+    victim.finish()
 }
