@@ -210,3 +210,76 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::governor::Nobody;
+    use crate::lane::in_flight::{Fence, Reach};
+    use crate::lane::limits::LaunchLimits;
+    use crate::lane::testing::{Heap, View};
+    use std::vec;
+
+    const KERNEL: Kernel = Kernel {
+        program: 7,
+        grid: [1000, 1, 1],
+        block: [32, 1, 1],
+        per_tpc: 4,
+    };
+
+    fn submission(observed: bool) -> Submission<View> {
+        Submission {
+            fence: Fence {
+                view: (0, 1),
+                index: 0,
+                number: 1,
+                reach: Reach::AtLeast,
+            },
+            kernel: KERNEL,
+            blocks: 1000,
+            tpcs: 8,
+            predicted: Ns(0),
+            sized: Some(Allotment {
+                tpcs: 8,
+                most: 8,
+                observed,
+            }),
+        }
+    }
+
+    /// Returns whether ends of launches that took 100 us teach their time.
+    fn teaches(observed: bool, queued: bool, error: u64, disturbed: u64) -> bool {
+        let limits = LaunchLimits {
+            slip: Percent(10),
+            ..LaunchLimits::NONE
+        };
+        let laws = vec![None; 16];
+        let mut governor: Governor<Heap, Nobody> = Governor::new(limits, vec![], vec![], laws);
+        let bounds = Bounds { least: 1, most: 8 };
+        let size = scale::size(&governor.sizing.laws, &KERNEL, bounds, limits.slip, false);
+        let sizing = &mut governor.sizing;
+        Laws::new(&mut sizing.laws, &mut sizing.uses).launch(&KERNEL, &size, limits.slip);
+        sizing.disturb(Ns(disturbed));
+        let end = End {
+            time: Ns(100_000),
+            queued,
+            error: Ns(error),
+            at: Ns(200_000),
+            missed: false,
+        };
+        (0..8).for_each(|_| governor.learn_size(&submission(observed), &end, Ns(200_000)));
+        let sizing = &mut governor.sizing;
+        let laws = Laws::new(&mut sizing.laws, &mut sizing.uses);
+        laws.time(&KERNEL, 8) == Some(end.time)
+    }
+
+    #[test]
+    fn only_a_time_that_is_the_launch_s_own_teaches() {
+        assert!(teaches(true, true, 12_500, 99_999));
+        assert!(!teaches(true, true, 12_500, 100_000), "others worked");
+        assert!(!teaches(true, true, 12_501, 0), "it was not seen well");
+        assert!(!teaches(false, true, 0, 0), "masks were written with it");
+        // The start of an idle GPU takes up to 8 us of it.
+        assert!(teaches(true, false, 4_500, 0) && !teaches(true, false, 4_501, 0));
+    }
+}

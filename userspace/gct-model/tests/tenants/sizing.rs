@@ -56,6 +56,39 @@ fn launches_are_narrowed_within_the_slip() {
     }
 }
 
+/// Checks that times count only while nobody else works on the same TPCs. A neighbour that always
+/// works there leaves nothing to learn. One that works now and then changes nothing of what was
+/// learnt, although launches beside it take up to twice as long.
+#[test]
+fn a_time_beside_another_on_the_same_tpcs_tells_nothing() {
+    let beside = |theirs: &str, pattern: Pattern| {
+        let mut world = World::new(TPCS, Sharing::Beside, Threads::Each(LOOK));
+        let slip = (File::SlipTpc, "20".into());
+        let sized = world.group(&[slip, (File::TpcMask, "0-7".into())]);
+        let plain = world.group(&[(File::TpcMask, theirs.into())]);
+        world.start(sized, launches(20, 50_000));
+        let kernel = Kernel {
+            program: 0x100,
+            blocks: 640,
+            block_ns: 50_000,
+        };
+        world.start(plain, Program::new(vec![kernel], pattern, START, 1));
+        world.run_until(START + 4_000 * MS);
+        *world.processes[0].tenant.governor.counters()
+    };
+    let always = Pattern::Always(1);
+    let at_times = Pattern::Requests {
+        launches: 1,
+        pause_ns: 12 * MS,
+    };
+    let (apart, together) = (beside("8-15", always), beside("0-7", always));
+    assert!(apart.slip_narrowed > 100, "{apart:?}");
+    assert_eq!(together.slip_narrowed, 0);
+    let sometimes = beside("0-7", at_times);
+    assert!(sometimes.slip_narrowed > 100, "{sometimes:?}");
+    assert_eq!(sometimes.slip_refused, 0);
+}
+
 /// Checks that a grid of one wave keeps all TPCs that hold it: its blocks may wait for each other.
 #[test]
 fn a_launch_of_one_wave_is_not_narrowed() {
