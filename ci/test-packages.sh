@@ -123,6 +123,19 @@ make_slurm_root() {
 	install -m 755 -T "$ROOT/tests/packages/slurm-machine.sh" "$root/test.sh"
 }
 
+# Makes a Debian with systemd, the package's files and programs that play tenants, for the machine.
+make_systemd_root() {
+	local root=$1
+	rm -rf "$root"
+	mkdir -p "$root"/{proc,sys,dev}
+	tar -C "$BUILD/chroot/make/" --exclude './proc/*' --exclude './sys/*' --exclude './dev/*' \
+		--exclude './usr/share/*' --exclude './usr/include' --exclude './usr/lib/gcc*' --exclude '*/perl*' \
+		--exclude '*/python3*' --exclude './var/cache/*' --exclude './var/lib/apt/*' -cf - . | tar -C "$root" -xf -
+	dpkg-deb --fsys-tarfile "$made"/new/gctgroup-tools_*.deb | tar -C "$root" -x --keep-directory-symlink
+	install --strip "$GUEST_BIN/rm-pod" "$made/programs-of-tests/tenant" "$root/usr/bin"
+	install -m 755 -T "$ROOT/tests/packages/systemd-machine.sh" "$root/test.sh"
+}
+
 # What a kernel's headers have of what the checks look at.
 stage_kernel() {
 	local kernel=$made/kernel lean=$BUILD/linux/lean
@@ -167,5 +180,9 @@ if long; then
 	need_machine
 	step "Slurm for the machine" make_slurm_root "$made/slurm"
 	run_machine $job slurm "$made/slurm"
+	# systemd, as process 1, and the units.
+	need_programs "$made/programs-of-tests"
+	step "systemd for the machine" make_systemd_root "$made/systemd"
+	run_machine $job systemd "$made/systemd"
 fi
 finish $job

@@ -1,0 +1,161 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Runs in a machine with the patched driver and cgroup version 2 alone, in Debian 12: systemd starts
+# the package's units, as process 1 of a pid namespace. First the driver's nodes and debugfs are
+# hidden, and gctd owns the tree; then the kernel does. Prints KTAP.
+export PATH=/usr/sbin:/usr/bin
+RESULTS=/var/results
+TESTS=27
+BOOT_SECONDS=300
+
+# boot MODE: runs systemd until it has executed this script with MODE.
+boot() {
+	printf 'ARGUMENT=%s\n' "$1" >/etc/gct-test
+	timeout --kill-after=5 $BOOT_SECONDS unshare --pid --mount --uts --ipc --fork --kill-child bash -c '
+		mount -t proc proc /proc
+		mount -t tmpfs tmpfs /run
+		if [ '"$1"' = user ]; then
+			mount -t tmpfs tmpfs /mnt
+			for node in null zero full random urandom tty; do
+				touch /mnt/$node
+				mount --bind /dev/$node /mnt/$node
+			done
+			mkdir /mnt/shm /mnt/pts
+			mount -t devpts -o newinstance,ptmxmode=0666 devpts /mnt/pts
+			: >/mnt/console
+			ln -s /proc/self/fd /mnt/fd
+			ln -s pts/ptmx /mnt/ptmx
+			mount --move /mnt /dev
+			mount -t tmpfs tmpfs /sys/kernel/debug
+		fi
+		exec env -i container=gct PATH=$PATH /lib/systemd/systemd --show-status=no --unit=gct-test.target'
+	cat $RESULTS
+}
+
+# The package's script enables gctd. Its profile of GPUs is a file: nobody asks the driver here.
+prepare() {
+	mkdir -p /opt/gpus/0000:01:00.0 /etc/gctgroup /etc/default
+	printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
+		>/opt/gpus/0000:01:00.0/information
+	printf 'GCTD_OPTIONS="--gpus /opt/gpus --tpcs 0-65"\n' >/etc/default/gctd
+	printf '[group.train]\ngmem.limit = "32M"\ngroup.cgroup = "/train.slice"\n' >/etc/gctgroup/groups.toml
+	printf '[group.serve]\ngmem.limit = "1G"\ngroup.cgroup = "/system.slice/serve.service"\n' >>/etc/gctgroup/groups.toml
+	cat >/etc/systemd/system/gct-test.target <<-'UNIT'
+		[Unit]
+		Requires=basic.target
+		Wants=gctd.service gctgroup-groups.service gct-exporter.service gct-test.service
+		AllowIsolate=yes
+	UNIT
+	cat >/etc/systemd/system/gct-test.service <<-UNIT
+		[Unit]
+		After=gct-exporter.service gctgroup-groups.service
+		[Service]
+		Type=oneshot
+		EnvironmentFile=/etc/gct-test
+		ExecStart=/test.sh \$ARGUMENT
+		ExecStopPost=systemctl exit
+		StandardOutput=append:$RESULTS
+		StandardError=inherit
+	UNIT
+	# A service as in the guide: its program has the library, and is a member by the unit's cgroup.
+	mkdir -p /etc/systemd/system/serve.service.d
+	printf '[Service]\nExecStart=/usr/bin/tenant 512 600\nStandardOutput=file:/run/serve\n' \
+		>/etc/systemd/system/serve.service
+	printf '[Unit]\nWants=gctgroup-groups.service\nAfter=gctgroup-groups.service\n[Service]\n%s\n' \
+		Environment=LD_PRELOAD=/usr/lib/gctgroup/libgct_preload.so \
+		>/etc/systemd/system/serve.service.d/gctgroup.conf
+}
+
+result() {
+	echo "$1 - $2"
+}
+
+# soon WHAT COMMAND...: a test that passes as soon as the command succeeds.
+soon() {
+	local what=$1 limit=$((SECONDS + 60))
+	shift
+	until "$@" >/tmp/last 2>&1; do
+		if [ $SECONDS -ge $limit ]; then
+			result "not ok" "$what"
+			tail -n 15 /tmp/last
+			systemctl status --no-pager --lines=20 'gct*'
+			return
+		fi
+		sleep 0.2
+	done
+	result ok "$what"
+}
+
+is() { [ "$1" = "$2" ] || { echo "is $1, not $2"; return 1; }; }
+pid_of() { systemctl show --value --property=MainPID "$1"; }
+# has UNIT FIELD VALUE: a line of the status of a unit's process.
+has() { is "$(sed -n "s/^$2:\s*//p" "/proc/$(pid_of "$1")/status")" "$3"; }
+# own UNIT NAMESPACE: it is in a namespace of its own.
+own() { [ "$(readlink "/proc/$(pid_of "$1")/ns/$2")" != "$(readlink "/proc/1/ns/$2")" ]; }
+# refuses_writes UNIT: its process sees the system read-only.
+refuses_writes() { grep -q ' / / ro[, ]' "/proc/$(pid_of "$1")/mountinfo"; }
+page() {
+	exec 3<>/dev/tcp/127.0.0.1/9910 && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3
+}
+shows() { page | grep -qF "$1"; }
+member() { [ "$(gctctl $user get "$1" group.procs)" = "$(pid_of "$2")" ]; }
+
+user() {
+	user=--user
+	soon "systemd is process 1" is "$(cat /proc/1/comm)" systemd
+	soon "gctd runs" is "$(systemctl is-active gctd)" active
+	soon "it has the groups of the file" eval 'is "$(gctctl --user get train/0 gmem.limit)" 33554432'
+	soon "gctd has no capability" has gctd CapBnd 0000000000000000
+	soon "and gains none" has gctd NoNewPrivs 1
+	soon "its system calls are filtered" has gctd Seccomp 2
+	soon "it has no network" own gctd net
+	soon "it sees the system read-only" refuses_writes gctd
+	soon "the exporter shows the tree" shows 'gctgroup_up{} 1'
+	soon "the exporter is another user's" eval '! has gct-exporter Uid "0	0	0	0"'
+	soon "it has no capability, either" has gct-exporter CapBnd 0000000000000000
+	systemctl start serve
+	soon "a service is a member by its drop-in" member serve serve.service
+	soon "its program is refused memory beyond the limit" eval 'is "$(sed 1d /run/serve)" "512 MiB granted
+600 MiB refused"'
+	systemd-run --quiet --slice=train.slice --unit=train -p StandardOutput=file:/run/train \
+		-E LD_PRELOAD=/usr/lib/gctgroup/libgct_preload.so tenant 16 64
+	soon "what runs in a slice is a member of its group" member train train.service
+	soon "under its limit" eval 'is "$(sed 1d /run/train)" "16 MiB granted
+64 MiB refused"'
+	killed=$(pid_of gctd)
+	kill -9 "$killed"
+	soon "systemd starts a killed gctd anew" eval '[ "$(pid_of gctd)" -gt "$killed" ]'
+	soon "with its groups" eval 'is "$(gctctl --user get train/0 gmem.limit)" 33554432'
+	soon "the service's program is a member again" member serve serve.service
+	soon "the exporter goes on" shows 'gctgroup_up{} 1'
+	systemctl stop serve train
+	soon "programs that have ended are no members" eval 'is "$(gctctl --user get serve group.procs)" ""'
+}
+
+kernel() {
+	user=
+	soon "gctd does not run beside the patched driver" is "$(systemctl is-active gctd)" inactive
+	soon "the kernel's tree has the groups" eval 'is "$(gctctl get train/0 gmem.limit)" 33554432'
+	systemd-run --quiet --slice=train.slice --unit=train -p StandardOutput=file:/run/train rm-pod 16 64
+	soon "what runs in a slice has memory up to its group's limit" grep -x '16 MiB granted' /run/train
+	soon "and is refused more" grep -x '64 MiB refused' /run/train
+	soon "it is a member" member train train.service
+	soon "the exporter shows the kernel's tree, by the drop-in" shows 'gctgroup_group_processes{group="train"} 1'
+	systemctl stop train
+	soon "what has ended is no member" eval 'is "$(gctctl get train group.procs)" ""'
+}
+
+if [ $# = 1 ]; then
+	"$1"
+	exit
+fi
+printf 'KTAP version 1\n1..%d\n' $TESTS
+prepare
+for mode in user kernel; do
+	: >$RESULTS
+	boot $mode
+	# For the second one.
+	mkdir -p /etc/systemd/system/gct-exporter.service.d
+	cp /usr/share/doc/gctgroup-tools/examples/gct-exporter-kernel.conf /etc/systemd/system/gct-exporter.service.d
+done | awk '/^(not )?ok - / { sub(/ok - /, "ok " ++number " ") } { print }'
