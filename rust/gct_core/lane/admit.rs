@@ -125,9 +125,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             } => {
                 let tpcs = self.tpcs();
                 let mut submission = submission.map(|submission| Submission { tpcs, ..submission });
-                let kept = self.counters.kept_total();
+                let kept = self.sizes().then(|| self.counters.kept_total());
                 let sealed = seal.and_then(|seal| self.seal(&seal, stream, round));
-                if let Some(submission) = &mut submission {
+                if let Some((submission, kept)) = submission.as_mut().zip(kept) {
                     let bound = self.counters.kept_total() == kept;
                     self.released(submission, bound);
                 }

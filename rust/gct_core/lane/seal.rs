@@ -76,8 +76,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// write them.
     pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S>) -> bool {
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        let tpcs = self.granted().count();
-        let masks = self.sizing.masks(self.mask.as_ref(), tpcs);
+        let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         graphs.hold_others(found, masks)
     }
@@ -133,8 +132,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let out = output.get_mut(..most).unwrap_or_default();
         // CAST: checked when the segment was read.
         let words = words.get(..segment.words as usize)?;
-        let tpcs = self.granted().count();
-        let masks = self.sizing.masks(self.mask.as_ref(), tpcs);
+        let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         let patched = graphs.patch_replays(words, found, masks, out, &mut self.counters);
         self.sizing.replay(&patched);

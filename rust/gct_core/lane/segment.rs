@@ -142,7 +142,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             seal: Some(Seal {
                 // It may start as soon as the work before it has ended.
                 holds: pace::unknown_is_long(predicted),
-                sizable: !seal.stores
+                sizable: self.sizes()
+                    && !seal.stores
                     && sizing::fit_anywhere(found, words_of(round.work, &segment)),
                 ..seal
             }),

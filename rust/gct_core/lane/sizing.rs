@@ -67,12 +67,16 @@ impl<S: Storage> Sizing<S> {
         self.patched = *patched;
     }
 
-    /// Returns the masks for the nodes of a replay, which leave `tpcs` TPCs.
-    pub(super) fn masks<'a>(&'a self, each: Option<&'a DisabledTpcs>, tpcs: u32) -> Masks<'a> {
+    /// Returns the masks for the nodes of a replay, which leave the TPCs `granted`.
+    pub(super) fn masks<'a>(
+        &'a self,
+        each: Option<&'a DisabledTpcs>,
+        granted: &TpcMask,
+    ) -> Masks<'a> {
         match self.next {
             Some(_) => Masks {
                 each,
-                tpcs,
+                tpcs: granted.count(),
                 wide: (self.wide.as_ref(), self.most),
             },
             None => each.into(),

@@ -250,6 +250,7 @@ fn counters_stay_with_the_group() {
     gpu.page.set_effective(Some([3, 0, 0, 0]));
     let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npredicted 0\nmispredicted 0\n\
                     crowded 0\npassed 1\npassed.queue 1\n\
+                    slip_narrowed 0\nslip_refused 0\nslip_saved_usec 0\n\
                     usage_usec 0\nusage_tpc_usec 0\npending 0\nwaited_usec 0\nheld_usec 0\n\
                     slice 0\nround 0\nunbound 0\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {
