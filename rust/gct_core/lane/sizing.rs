@@ -153,6 +153,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let kernel = submission.kernel;
         let size = scale::size(&self.sizing.laws, &kernel, bounds, slip, observed);
         self.sizing.next = Some((kernel, size));
+        self.sizing.patched = Patched::default();
         (self.sizing.wide, self.sizing.most) = (self.mask, most);
         if size.tpcs < most {
             let chosen = self.choose(size.tpcs);
@@ -170,7 +171,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Records that the piece with the present size was released. `bound` says whether its mask
     /// could be written.
     pub(super) fn released<V>(&mut self, submission: &mut Submission<V>, bound: bool) {
-        let patched = core::mem::take(&mut self.sizing.patched);
+        let patched = self.sizing.patched;
         let Some((kernel, size)) = self.sizing.next.take() else {
             return;
         };
