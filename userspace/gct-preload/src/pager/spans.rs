@@ -71,16 +71,20 @@ impl Memory {
         span.base + PIECE * (piece - span.first) as u64
     }
 
+    /// Returns the index of the allocation that begins at an address.
+    fn beginning_at(&self, address: u64) -> Option<usize> {
+        self.at(address)
+            .filter(|at| self.spans[*at].base == address)
+    }
+
     /// Returns whether an allocation begins at an address.
     pub(crate) fn begins_at(&self, address: u64) -> bool {
-        self.at(address)
-            .is_some_and(|at| self.spans[at].base == address)
+        self.beginning_at(address).is_some()
     }
 
     /// Forgets an allocation that is about to be freed, and still charges it.
     pub(crate) fn detach(&mut self, base: u64) -> Option<Detached> {
-        let at = self.at(base).filter(|at| self.spans[*at].base == base)?;
-        Some(self.take(at))
+        self.beginning_at(base).map(|at| self.take(at))
     }
 
     /// Takes the allocation with an index out.
