@@ -30,6 +30,7 @@ mod pending_write;
 mod procs;
 mod sharers;
 mod shortage;
+mod shortest;
 mod side_effects;
 mod slices;
 mod table_share;

@@ -99,7 +99,7 @@ impl FileId {
 pub struct GpuIndex(pub u8);
 
 /// The owner of limits and usage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// A named group: the sum of its members.
     Group(GroupId),

@@ -16,6 +16,7 @@
 //! | [`predict`] | how long a launch will take |
 //! | [`scale`] | how many TPCs a launch needs to stay within a slip |
 //! | [`share`] | whose turn it is, by weight and duty cycle |
+//! | [`shortest`] | whose time slices are short, so that shorter requests wait less |
 //! | [`size`] | how large a GPU a tenant is shown |
 //! | [`slo`] | how hard others are pressed, so that a service keeps its goal |
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
@@ -31,6 +32,7 @@ pub mod poll_backoff;
 pub mod predict;
 pub mod scale;
 pub mod share;
+pub mod shortest;
 pub mod size;
 pub mod slo;
 pub mod tpc;

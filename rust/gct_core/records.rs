@@ -17,7 +17,7 @@ use crate::policy::pauses::Pauses;
 use crate::policy::slo::Verdict;
 use crate::policy::tpc::Rank;
 use crate::settings::Settings;
-use crate::units::{Bytes, Ns, Sat};
+use crate::units::{Bytes, Ns, Sat, Us};
 
 /// A GPU.
 #[derive(Debug)]
@@ -169,6 +169,10 @@ pub struct Pool {
     pub(crate) unbound: Option<u32>,
     /// What is done for its `slo.p99`.
     pub(crate) goal: Verdict,
+    /// How long its requests are, if the backend knows.
+    pub(crate) request: Option<Us>,
+    /// Whether it yields to shorter requests of its rank.
+    pub(crate) yields: bool,
     /// For a process: whether it has channel groups here, and so a directory.
     pub(crate) visible: bool,
 }

@@ -56,6 +56,9 @@ pub struct Settings {
     /// Quarters of its TPCs that goals of others take ([`kept`](crate::policy::slo::press::kept)).
     /// No file sets it.
     pub taken: u8,
+    /// Whether the time slice is short only for shorter requests of others
+    /// ([`shortest`](crate::policy::shortest)). No file sets it.
+    pub yields: bool,
 }
 
 impl Settings {
@@ -80,6 +83,7 @@ impl Settings {
         slo_p99: None,
         pressed: false,
         taken: 0,
+        yields: false,
     };
 
     /// Returns the value of a file; `None` if the file is no setting.
@@ -229,6 +233,7 @@ impl Settings {
             slo_p99: least(self.slo_p99, group.slo_p99),
             pressed: self.pressed || group.pressed,
             taken: self.taken.max(group.taken),
+            yields: self.yields || group.yields,
         }
     }
 }

@@ -204,9 +204,10 @@ impl State<'_> {
     }
 
     /// Returns the limits in force for a process on a GPU: its own within its share of its group's,
-    /// under the pressure of goals.
+    /// under the pressure of goals and of shorter requests.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
-        self.under_pressure(self.unpressed(Owner::Proc(proc), gpu), gpu)
+        let settings = self.under_pressure(self.unpressed(Owner::Proc(proc), gpu), gpu);
+        self.among_lengths(settings, proc, gpu)
     }
 
     /// Returns the limits that were written for an owner on a GPU, within its share of its group's.

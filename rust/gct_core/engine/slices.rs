@@ -106,7 +106,10 @@ impl State<'_> {
     }
 
     fn slices_of_group(&self, group: GroupId, gpu: GpuId) -> Option<Slices> {
-        self.settings(Owner::Group(group), gpu)?.timeslice?;
+        let written = self.settings(Owner::Group(group), gpu)?.timeslice;
+        if written.is_none() && !self.yields(Owner::Group(group), gpu) {
+            return None;
+        }
         let slices = self
             .procs_in_group(group)
             .filter_map(|key| self.slices_of_proc(key, gpu));

@@ -22,6 +22,7 @@ mod reserve;
 mod rounds;
 mod schedules;
 mod shortage;
+mod shortest;
 
 use crate::dirs::{DirPath, Effect};
 use crate::engine::Ticket;

@@ -260,13 +260,13 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "slice",
         Some(Feature::Timeslice),
-        "Shortest time slice of a channel group in microseconds while `compute.timeslice` is in force, else 0.",
+        "Shortest time slice of a channel group in microseconds while `compute.timeslice` is in force or the owner yields to shorter requests, else 0.",
     ),
     key(
         File::ComputeStat,
         "round",
         Some(Feature::Timeslice),
-        "Microseconds that all channel groups have together in one round while `compute.timeslice` is in force, else 0.",
+        "Microseconds that all channel groups have together in one round while `compute.timeslice` is in force or the owner yields to shorter requests, else 0.",
     ),
     Key {
         file: File::ComputeStat,

@@ -16,6 +16,7 @@ use gct_core::rmapi::{Call, Handle};
 use gct_core::round::{Divisor, Round};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
+use gctd_ipc::page;
 use gctd_ipc::tenant::{Gpu, Link};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -96,21 +97,27 @@ impl Group {
 struct Limits {
     generation: u64,
     timeslice: Option<Us>,
+    /// Whether the time slice was not written.
+    yields: bool,
     frozen: bool,
 }
 
 impl Limits {
     /// Reads the limits. Generation 0 means that there are none yet.
     fn on(gpu: &Gpu) -> Self {
-        let (generation, slice, frozen) = match gpu.page.limits() {
-            Some((generation, limits)) => (generation, limits.timeslice_us, limits.frozen),
-            None => (0, 0, false),
-        };
+        let (generation, limits) = gpu.page.limits().unwrap_or((0, page::Limits::NONE));
+        let slice = Us(u64::from(limits.timeslice_us));
         Self {
             generation,
-            timeslice: (slice > 0).then(|| Us(u64::from(slice))),
-            frozen,
+            timeslice: Some(slice).filter(|slice| *slice > Us(0)),
+            yields: limits.yields,
+            frozen: limits.frozen,
         }
+    }
+
+    /// Returns whether somebody waits for what a channel in another process's group refuses.
+    fn need_own_groups(&self) -> bool {
+        self.frozen || self.timeslice.is_some() && !self.yields
     }
 }
 
@@ -279,10 +286,11 @@ impl Slices {
                 continue;
             }
             let mut refused = None;
-            if (limits.timeslice.is_some() || limits.frozen) && !self.foreign.is_empty() {
+            if limits.need_own_groups() && !self.foreign.is_empty() {
                 refused = Some(NOT_SUPPORTED);
             }
-            let (send, limit) = (self.send, limits.timeslice.filter(|_| refused.is_none()));
+            let share = limits.timeslice.filter(|_| self.foreign.is_empty());
+            let (send, limit) = (self.send, share);
             let sharing = &self.sharing;
             let (devices, stop) = (self.devices(gpu.minor), limits.frozen && refused.is_none());
             self.groups.retain_mut(|group| {

@@ -11,6 +11,7 @@ mod members;
 mod pageable;
 mod pages;
 mod pending;
+mod requests;
 mod sessions;
 mod watches;
 
@@ -29,9 +30,9 @@ use gct_core::mask::TpcMask;
 use gct_core::topology::Topology;
 use gct_core::units::Bytes;
 use gctd_ipc::selftest::{self, Selftest};
-use goals::Goals;
 use lowering::Lowerings;
 use pending::PendingWrites;
+use requests::Looks;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ pub(crate) struct Daemon {
     tenants: Tenants,
     pending: PendingWrites,
     lowerings: Lowerings,
-    goals: Goals,
+    looks: Looks,
     pub(crate) budget: Budget,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
@@ -85,7 +86,7 @@ impl Daemon {
             tenants: Tenants::default(),
             pending: PendingWrites::new()?,
             lowerings: Lowerings::new()?,
-            goals: Goals::new()?,
+            looks: Looks::new()?,
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
             selftest_directory: options.selftests.clone(),
@@ -109,9 +110,9 @@ impl Daemon {
         self.lowerings.timer()
     }
 
-    /// Returns the timer of the goals, for epoll.
-    pub(crate) fn goals_timer(&self) -> BorrowedFd<'_> {
-        self.goals.timer()
+    /// Returns the timer of looks at requests, for epoll.
+    pub(crate) fn looks_timer(&self) -> BorrowedFd<'_> {
+        self.looks.timer()
     }
 
     /// Adds the GPUs that appeared since the last call. All appear when the driver is loaded.

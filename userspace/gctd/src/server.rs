@@ -38,7 +38,7 @@ const ADMIN: u64 = 1;
 const STOP: u64 = 2;
 const ACK_TIMER: u64 = 3;
 const ACCEPT_TIMER: u64 = 4;
-const GOALS_TIMER: u64 = 5;
+const LOOKS_TIMER: u64 = 5;
 const LOWERINGS_TIMER: u64 = 6;
 const FIRST_CONNECTION: u64 = 7;
 
@@ -91,7 +91,7 @@ impl Server {
             (listeners.admin(), ADMIN),
             (stop.as_fd(), STOP),
             (daemon.ack_timer(), ACK_TIMER),
-            (daemon.goals_timer(), GOALS_TIMER),
+            (daemon.looks_timer(), LOOKS_TIMER),
             (daemon.lowerings_timer(), LOWERINGS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
         ] {
@@ -142,7 +142,7 @@ impl Server {
                     ADMIN => self.accept(Endpoint::Admin),
                     STOP => return Ok(()),
                     ACK_TIMER => self.daemon.lock().ack_timeout(),
-                    GOALS_TIMER => self.daemon.lock().look_at_goals(),
+                    LOOKS_TIMER => self.daemon.lock().look_at_requests(),
                     LOWERINGS_TIMER => self.daemon.lock().look_at_lowerings(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     event if event > FIRST_WATCH => self.process_ended(event),

@@ -9,7 +9,7 @@ use crate::topology::Topology;
 use crate::units::{Ns, Tpcs, Us};
 
 /// A process in a group of its own.
-fn tenant(world: &mut World, number: u32, limits: &[(File, &str)]) -> (ProcKey, Scope) {
+pub(super) fn tenant(world: &mut World, number: u32, limits: &[(File, &str)]) -> (ProcKey, Scope) {
     let group = world.group(&std::format!("g{number}"));
     let scope = world.pool(Owner::Group(group));
     for (file, text) in limits {

@@ -87,8 +87,18 @@ impl Histogram {
 
     /// Returns the end of the bucket with the 99th percentile; 0 if nothing was counted.
     pub fn p99(&self) -> Us {
-        // The largest that 1% of the requests, rounded down, exceed.
-        let beyond = self.count() / 100;
+        self.exceeded_by(self.count() / 100)
+    }
+
+    /// Returns the end of the bucket with the median; `None` if nothing was counted.
+    pub fn median(&self) -> Option<Us> {
+        let count = self.count();
+        (count > 0).then(|| self.exceeded_by(count / 2))
+    }
+
+    /// Returns the end of the last bucket that more than `beyond` requests are in or behind; 0 if
+    /// there is none.
+    fn exceeded_by(&self, beyond: u64) -> Us {
         let mut above = Sat(0);
         for (at, count) in (0..BUCKETS).zip(&self.0).rev() {
             above += Sat(*count);

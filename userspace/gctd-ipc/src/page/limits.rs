@@ -26,6 +26,9 @@ pub struct Limits {
     pub frozen: bool,
     /// The time slice of its channel groups in microseconds; 0 for the driver's default.
     pub timeslice_us: u32,
+    /// Whether the time slice is short only for shorter requests of others. Nobody wrote it, so a
+    /// process that it cannot bind has refused nothing.
+    pub yields: bool,
     /// The priority among neighbours; 0 is the highest.
     pub priority: u8,
     /// The limit of device memory in bytes; `u64::MAX` for none. The daemon enforces it. The
@@ -52,6 +55,7 @@ impl Limits {
         atom_ns: 0,
         frozen: false,
         timeslice_us: 0,
+        yields: false,
         priority: Settings::DEFAULT.priority_in_force().0,
         gmem_limit: u64::MAX,
         pressed: false,
@@ -73,6 +77,7 @@ impl Limits {
             timeslice_us: settings
                 .timeslice
                 .map_or(0, |us| u32::try_from(us.get()).unwrap_or(u32::MAX)),
+            yields: settings.yields,
             priority: settings.priority_in_force().0,
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
             pressed: settings.pressed,
@@ -91,6 +96,7 @@ impl Limits {
             | u64::from(self.frozen) << 3
             | u64::from(self.pressed) << 4
             | u64::from(self.taken & 3) << 5
+            | u64::from(self.yields) << 7
             | u64::from(self.slip.get()) << 8;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
@@ -131,6 +137,7 @@ impl Limits {
             frozen: flag(3),
             // CAST: 32 bits were stored.
             timeslice_us: slice as u32,
+            yields: flag(7),
             // CAST: 8 bits were stored.
             priority: priority as u8,
             gmem_limit,

@@ -102,7 +102,7 @@ proptest! {
     #[test]
     fn limits_survive_the_page(
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
-        flags: [bool; 3], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
+        flags: [bool; 4], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
     ) {
         let level = |at: usize| Level {
@@ -114,10 +114,10 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
-        let [steal, frozen, pressed] = flags;
+        let [steal, frozen, pressed, yields] = flags;
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
-            taken, slip: Percent(slip), topology, share,
+            taken, slip: Percent(slip), yields, topology, share,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }

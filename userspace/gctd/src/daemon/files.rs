@@ -138,8 +138,8 @@ impl Daemon {
                 outcome => outcome,
             },
         };
-        if entry.file == File::SloP99 {
-            self.follow_goals();
+        if matches!(entry.file, File::SloP99 | File::ComputePriority) {
+            self.follow_requests();
         }
         self.apply_effects();
         Some(outcome.map_err(errno))

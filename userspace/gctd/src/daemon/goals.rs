@@ -1,65 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Looks at the requests of services with a goal, and presses the others.
-//!
-//! The requests are those that the services' processes report. A process can report anything, which
-//! costs the others what [`gct_core::policy::slo`] allows at most.
+//! Keeps a controller for each goal.
 
-use super::Daemon;
-use crate::timer::Timer;
-use gct_core::ids::{GpuId, Owner};
-use gct_core::policy::slo::histogram::Histogram;
-use gct_core::policy::slo::{Controller, LOOK_EVERY};
+use super::requests::{Key, Seen, NONE};
+use gct_core::policy::slo::Controller;
+use gct_core::state::State;
 use gct_core::units::{Ns, Us};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::time::{clock_gettime, ClockId};
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-/// A goal's owner and its GPU.
-type Key = (Owner, GpuId);
 
 /// The goals, each with its controller.
-#[derive(Debug)]
-pub(super) struct Goals {
-    list: Vec<(Key, Controller)>,
-    timer: Timer,
-}
-
-/// Returns the time of the clock of the pages.
-fn now() -> Ns {
-    let now = clock_gettime(ClockId::Monotonic);
-    let part = |time: i64| u64::try_from(time).unwrap_or(0);
-    Ns(part(now.tv_sec)) * 1_000_000_000 + Ns(part(now.tv_nsec))
-}
+#[derive(Debug, Default)]
+pub(super) struct Goals(Vec<(Key, Controller)>);
 
 impl Goals {
-    /// Creates an empty list.
-    ///
-    /// # Errors
-    ///
-    /// Those of `timerfd_create`.
-    pub(super) fn new() -> rustix::io::Result<Self> {
-        Ok(Self {
-            list: Vec::new(),
-            timer: Timer::new()?,
-        })
+    /// Returns whether there is no goal.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Returns the timer, which becomes readable every [`LOOK_EVERY`] while there is a goal.
-    pub(super) fn timer(&self) -> BorrowedFd<'_> {
-        self.timer.as_fd()
-    }
-}
-
-impl Daemon {
     /// Takes over the goals that were written, and those that are gone.
-    pub(super) fn follow_goals(&mut self) {
+    pub(super) fn follow(&mut self, state: &State<'_>, now: Ns) {
         let mut written: Vec<(Key, Us)> = Vec::new();
-        let state = self.tables.state();
         state.each_goal(&mut |owner, gpu, goal| written.push(((owner, gpu), goal)));
-        let (list, now) = (&mut self.goals.list, now());
-        let had = list.len();
+        let list = &mut self.0;
         list.retain(|(key, _)| written.iter().any(|(of, _)| of == key));
         for (key, goal) in written {
             match list.iter_mut().find(|(of, _)| *of == key) {
@@ -68,48 +30,14 @@ impl Daemon {
                 None => list.push((key, Controller::new(goal, now))),
             }
         }
-        if (had == 0) != list.is_empty() {
-            match list.is_empty() {
-                true => self.goals.timer.stop(),
-                false => self
-                    .goals
-                    .timer
-                    .every(Duration::from_nanos(LOOK_EVERY.get())),
-            }
-            // What has ended before counts for no goal.
-            self.tenants.take_requests(now, |_, _, _, _| ());
-        }
     }
 
-    /// Looks at all goals once the timer has expired.
-    pub(crate) fn look_at_goals(&mut self) {
-        // Clears the event. Looks that were missed do not matter.
-        let _ = self.goals.timer.has_expired();
-        // A group may have been removed.
-        self.follow_goals();
-        let now = now();
-        let mut sums: BTreeMap<usize, (Histogram, Ns)> = BTreeMap::new();
-        let (state, list) = (self.tables.state(), &mut self.goals.list);
-        self.tenants.take_requests(now, |proc, gpu, ended, open| {
-            let group = state.group_of(proc).map(Owner::Group);
-            for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
-                let at = list.iter().position(|(of, _)| *of == (owner, gpu));
-                if let Some(at) = at {
-                    let sum = sums.entry(at).or_insert((Histogram::NEW, Ns(0)));
-                    sum.0.add(ended);
-                    sum.1 = sum.1.max(open);
-                }
-            }
-        });
-        let mut state = self.tables.state();
-        for (at, ((owner, gpu), controller)) in list.iter_mut().enumerate() {
-            let (ended, open) = sums.remove(&at).unwrap_or((Histogram::NEW, Ns(0)));
-            let verdict = controller.look(&ended, open, now);
+    /// Decides how hard each goal presses, by the requests since the last look.
+    pub(super) fn look(&mut self, state: &mut State<'_>, seen: &Seen, now: Ns) {
+        for ((owner, gpu), controller) in &mut self.0 {
+            let (ended, open) = seen.get(&(*owner, *gpu)).unwrap_or(&NONE);
+            let verdict = controller.look(ended, *open, now);
             state.set_verdict(*owner, *gpu, verdict);
-        }
-        let changed = state.press();
-        if changed {
-            self.apply_effects();
         }
     }
 }

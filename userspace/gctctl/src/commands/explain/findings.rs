@@ -252,6 +252,12 @@ impl Watched<'_> {
             finding.line(format!(
                 "{slice} us for a channel group, in a round of {round} us."
             ));
+            if self.now.limit("compute.timeslice", "default").is_none() {
+                finding.line(
+                    "compute.timeslice is default: owners of its rank have shorter requests."
+                        .to_owned(),
+                );
+            }
         }
         finding
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests that a process reports press the others while its group has a goal.
+//! Requests that a process reports press the others while its group has a goal, and give owners of
+//! its rank short time slices whose requests are longer.
 
 mod common;
 
@@ -154,4 +155,47 @@ fn a_goal_goes_with_its_group() {
     drop(service);
     within(10, || client.write("control", "remove web").is_ok());
     within(10, || !pressed());
+}
+
+#[test]
+fn the_longer_requests_of_a_rank_yield() {
+    let daemon = Daemon::new("lengths", 1);
+    let client = daemon.client();
+    let service = Service::start(&daemon, &client);
+    let mut batch = Tenant::of(&daemon);
+    let gpu = batch.cuda(0);
+    let slice = || {
+        // Between those that the service reports before and after.
+        (0..10).for_each(|_| gpu.page.count_request(Ns(1_000_000)));
+        let limits = gpu.page.limits().map_or(Limits::NONE, |(_, limits)| limits);
+        (limits.timeslice_us, limits.yields)
+    };
+    for path in ["web/0/compute.priority", &own("compute.priority")] {
+        assert_eq!(client.write(path, "3"), Ok(()));
+    }
+    let looks = Instant::now();
+    while looks.elapsed() < Duration::from_secs(3) {
+        assert_eq!(slice(), (0, false), "the service's take five times as long");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    service.calm_down();
+    within(20, || slice() == (500, true));
+    assert_eq!(
+        client.read(&own("compute.timeslice")),
+        Ok("default\n".into())
+    );
+    assert_eq!(client.write(&own("compute.timeslice"), "3ms"), Ok(()));
+    let looks = Instant::now();
+    while looks.elapsed() < Duration::from_secs(2) {
+        assert_eq!(slice(), (3_000, false), "what is written counts");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(client.write(&own("compute.timeslice"), "default"), Ok(()));
+    within(20, || slice() == (500, true));
+    assert_eq!(client.write(&own("compute.priority"), "4"), Ok(()));
+    within(20, || slice() == (0, false));
+    assert_eq!(client.write(&own("compute.priority"), "3"), Ok(()));
+    within(20, || slice() == (500, true));
+    drop(service);
+    within(40, || slice() == (0, false));
 }
