@@ -18,12 +18,18 @@ pub(crate) const SLICES: &str = "slices";
 /// The service with long requests, and the other one.
 pub(crate) const SERVICES: [(&str, f64); 2] = [("decode", 0.4), ("bert", 0.2)];
 
-/// `compute.timeslice` of each of [`SERVICES`].
-const LENGTHS: [[&str; 2]; 3] = [["default", "default"], ["500us", "10ms"], ["50us", "10ms"]];
-
-fn name([long, short]: [&str; 2]) -> String {
-    format!("gct slices of {long} and {short}")
-}
+/// The name of each way, and `compute.timeslice` of each of [`SERVICES`] in it. The first is what
+/// the driver gives; the last two leave it to the policy, which first has to see what the requests
+/// are like.
+const WAYS: [(&str, [&str; 2]); 7] = [
+    ("gct slices of 2ms and 2ms", ["2048us", "2048us"]),
+    ("gct slices of 500us and 2ms", ["500us", "2048us"]),
+    ("gct slices of 200us and 2ms", ["200us", "2048us"]),
+    ("gct slices of 50us and 2ms", ["50us", "2048us"]),
+    ("gct slices of 50us and 10ms", ["50us", "10ms"]),
+    ("gct slices by the policy at once", ["default", "default"]),
+    ("gct slices by the policy then", ["default", "default"]),
+];
 
 /// Measures the scene under each pair of time slices.
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
@@ -39,8 +45,8 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     let mut programs = Programs::start(kit, &service, &daemon.group(LAST.0, ""), &scenes)?;
     let mut budget = Budget::new(cli.limit_seconds);
     for _ in 0..cli.repeat {
-        for lengths in LENGTHS {
-            if !cli.measures(&name(lengths)) {
+        for (name, lengths) in WAYS {
+            if !cli.measures(name) {
                 continue;
             }
             if !budget.admits() {
@@ -51,7 +57,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
                 daemon.set(group, "compute.timeslice", length)?;
             }
             let mechanism = Mechanism {
-                name: name(lengths),
+                name: name.to_owned(),
                 high_priority: false,
                 beside: true,
             };
@@ -74,7 +80,7 @@ mod tests {
     #[test]
     fn groups_accept_every_length() {
         let entry = files::find(Place::Pool, "compute.timeslice").unwrap();
-        for length in LENGTHS.as_flattened() {
+        for length in WAYS.iter().flat_map(|(_, lengths)| lengths) {
             Tree::parse(entry, length).unwrap();
         }
     }
