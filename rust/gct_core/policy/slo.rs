@@ -8,23 +8,25 @@
 //!   window   the requests that one decision rests on
 //!   level    how hard the others are pressed ([`press`])
 //!   room     p99 is at most three quarters of the goal
+//!   debt     requests that have to keep the goal before a level is given back: [`REPAY`] for each
+//!            that exceeded it. So at most half of the 1% that may exceed it is spent on steps down
 //!
 //! ```text
 //! each window (ENOUGH requests, or WINDOW_MAX of time, or OVERDUE looks at one that had not ended
 //!              within the goal; the first look after a change is left out):
 //!     missed = more than max(requests / 100, 1) of them exceeded the goal
 //!     not missed:
-//!         room for `patience` windows in a row, and level > 0:    level -= 1       # give back
+//!         debt -= max(requests, REPAID_MIN for each second)      # so it lasts an hour at most
+//!         debt = 0, room for PATIENCE windows in a row, and level > 0:  level -= 1  # give back
 //!     missed:
-//!         soon after giving back:   patience = min(2 * patience, PATIENCE_MAX)
 //!         level < LEVELS:           level += 1
 //!         else: cannot. level = the least whose p99 was at most 3/2 of the best one's
 //!               after `retry` windows, twice as many each time: level = 0, and so on
 //! ```
 //!
-//! So a level changes by one in a window, but for the two moves of the last lines. A step down that
-//! was wrong is tried half as often the next time. So a steady load sees two changes in
-//! [`PATIENCE_MAX`] windows at last. Pressing that does not help is taken back.
+//! So a level changes by one in a window, but for the two moves of the last lines. The more
+//! requests a step down has cost, the later is the next one: a queue that grows in seconds is paid
+//! for in minutes. Pressing that does not help is taken back.
 
 pub mod allowance;
 pub mod histogram;
@@ -51,8 +53,15 @@ pub const LOOK_EVERY: Ns = Ns(1_000_000_000);
 
 /// Windows with room after which a level is given back.
 const PATIENCE: u32 = 3;
-/// The same after many steps down that were wrong.
-pub const PATIENCE_MAX: u32 = 48;
+
+/// The requests that pay for one that exceeded the goal.
+const REPAY: u64 = 200;
+
+/// The largest debt.
+const DEBT_MAX: u64 = 180_000;
+
+/// What a second repays at least.
+const REPAID_MIN: u64 = DEBT_MAX / 3_600;
 
 /// Windows after which a goal that could not be kept is tried again, at first and at most.
 const RETRY: u32 = 8;
@@ -87,11 +96,10 @@ pub struct Controller {
     overdue: u32,
     /// Whether the requests until the next look began under another level.
     mixed: bool,
-    /// Windows with room in a row, and how many are needed.
+    /// Windows with room in a row.
     calm: u32,
-    patience: u32,
-    /// Whether the last change gave a level back.
-    gave: bool,
+    /// The requests that have to keep the goal before a level is given back.
+    debt: Sat<u64>,
     /// The p99 at each level since the goal was kept last.
     tried: [Option<Us>; LEVELS as usize + 1],
     /// Windows until the next try, if no level keeps the goal.
@@ -111,8 +119,7 @@ impl Controller {
             overdue: 0,
             mixed: false,
             calm: 0,
-            patience: PATIENCE,
-            gave: false,
+            debt: Sat(0),
             tried: [None; LEVELS as usize + 1],
             rest: None,
             retry: RETRY,
@@ -138,6 +145,10 @@ impl Controller {
     pub fn look(&mut self, ended: &Histogram, open: Ns, now: Ns) -> Verdict {
         self.verdict.requests = (Sat(self.verdict.requests) + Sat(ended.count())).0;
         let open = Us(open.get() / 1_000);
+        if !self.verdict.cannot {
+            let missed = Sat(ended.over(self.goal)) + Sat(u64::from(open > self.goal));
+            self.debt = (self.debt + missed * Sat(REPAY)).min(Sat(DEBT_MAX));
+        }
         if !core::mem::take(&mut self.mixed) {
             self.window.add(ended);
             if open > self.goal {
@@ -166,27 +177,24 @@ impl Controller {
         }
         match missed {
             true => self.miss(p99, now),
-            false => self.keep(p99 <= self.goal * 3 / 4, now),
+            false => self.keep(count, p99 <= self.goal * 3 / 4, now),
         }
     }
 
-    /// Decides after a window that kept the goal.
-    fn keep(&mut self, room: bool, now: Ns) {
+    /// Decides after a window of `count` requests that kept the goal.
+    fn keep(&mut self, count: u64, room: bool, now: Ns) {
         self.tried = [None; LEVELS as usize + 1];
         self.rest = None;
         self.retry = RETRY;
         self.verdict.cannot = false;
+        let seconds = (now - self.began).get() / 1_000_000_000;
+        self.debt -= Sat(count).max(Sat(REPAID_MIN) * Sat(seconds));
         self.calm = if room { self.calm.saturating_add(1) } else { 0 };
-        if self.calm < self.patience {
+        if self.calm < PATIENCE || self.debt > Sat(0) {
             return;
-        }
-        // The last level that was given back was not needed.
-        if core::mem::take(&mut self.gave) {
-            self.patience = (self.patience / 2).max(PATIENCE);
         }
         self.calm = 0;
         if self.verdict.level > 0 {
-            self.gave = true;
             self.move_to(self.verdict.level.saturating_sub(1), now);
         }
     }
@@ -194,9 +202,6 @@ impl Controller {
     /// Decides after a window that missed the goal.
     fn miss(&mut self, p99: Us, now: Ns) {
         self.calm = 0;
-        if core::mem::take(&mut self.gave) {
-            self.patience = self.patience.saturating_mul(2).min(PATIENCE_MAX);
-        }
         let level = self.verdict.level;
         if let Some(tried) = self.tried.get_mut(usize::from(level)) {
             *tried = Some(p99);
