@@ -8,23 +8,30 @@
 //!   backed   host memory was taken for the piece. It stays taken while the piece is on the GPU.
 //!   use      a launch with an argument that points into the piece
 //!   rate     uses in [`RATE_TIME`], a decaying mean
+//!   room     the memory of the GPU that the limits leave free
+//!   look     a question for the room, one each [`LEARN_INTERVAL`]
 //!
 //! No access needs a move. So a move is made only if it pays:
 //!
 //! ```text
-//! gain(remote r, resident v) = rate(r) - rate(v)
-//! r comes to free room while
-//!     rate(r) >= USED_MIN
-//! r and v change places while
+//! remote r returns while it fits into the least room of the last
+//!     2 looks     if rate(r) >= USED_MIN
+//!     5 looks     otherwise: nobody sees what graphs and copies use
+//! remote r and resident v change places while r has no room, and
+//!     gain = rate(r) - rate(v)
 //!     gain >= GAIN_MIN           # the moves cost less than the uses that they save
 //!     gain >= rate(v) / 2        # rates are noisy
 //! each has rested for REST
 //! ```
 //!
-//! Pieces that are used once a round have equal rates, so none of them moves: as many as fit stay
-//! on the GPU, and the rest stays remote. Least recently used would move each of them once a round.
-//! What is used once a training step, as the state of an optimizer is, gives way to weights and
-//! activations, which are used several times.
+//! Room may be wanted again by whoever has freed it: by an allocation that pieces have just left
+//! for, by a process of the same group, or by a program that allocates and frees in turns. So only
+//! room that lasts is used. What has left for memory that cannot move returns after REST.
+//!
+//! Pieces that are used once a round have equal rates, so none of them changes places: as many as
+//! fit stay on the GPU, and the rest stays remote. Least recently used would move each of them once
+//! a round. What is used once a training step, as the state of an optimizer is, gives way to
+//! weights and activations, which are used several times.
 //!
 //! Only the start of an argument is known. A use therefore counts for the piece of the address and
 //! for all pieces behind it up to the next one into which an argument points.
@@ -34,7 +41,7 @@ use core::num::Wrapping;
 
 /// Time in which a rate counts uses.
 pub const RATE_TIME: Ns = Ns(1_000_000_000_000);
-/// Shortest time between two calls of [`learn`].
+/// Shortest time between two calls of [`learn`] and of [`Room::look`].
 pub const LEARN_INTERVAL: Ns = Ns(1_000_000_000);
 /// Share of a new sample in a rate, as a divisor.
 const RATE_DECAY: u64 = 4;
@@ -43,9 +50,10 @@ const RATE_DECAY: u64 = 4;
 /// So the moves pay within 28 to 160 s. A process that waits for the bus has low rates, and they
 /// rise as its memory comes: then the moves pay sooner.
 const GAIN_MIN: u64 = 250;
-/// Least rate of a piece that comes to free room: a use in 50 seconds. The move costs what one or
-/// two uses across the bus cost.
+/// Least rate of a piece that is known to be used: a use in 50 seconds.
 const USED_MIN: u64 = 20;
+/// Number of looks at which there must have been room for what is not known to be used.
+const LOOKS: usize = 5;
 /// Time for which a piece stays where it was moved.
 pub const REST: Ns = Ns(10_000_000_000);
 /// Time for which a new piece stays where it is, because its rate is unknown.
@@ -98,13 +106,70 @@ impl Piece {
     }
 }
 
-/// The next moves.
+/// The next move. Pieces are named by their indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moves {
-    /// The piece to evict first, if the other one needs its room.
-    pub evict: Option<usize>,
-    /// The piece to move to the GPU.
-    pub promote: usize,
+pub enum Move {
+    /// Evicts a piece, because a limit is exceeded.
+    Evict(usize),
+    /// Moves a piece to the GPU, which has room for it.
+    Return(usize),
+    /// Evicts a piece, and moves another one to the GPU if it fits then.
+    Exchange {
+        /// The piece that leaves.
+        evict: usize,
+        /// The piece that comes.
+        promote: usize,
+    },
+}
+
+/// Shortest pause after a move: a thread of the program that waits to allocate or free does so.
+const PAUSE_MIN: Ns = Ns(1_000_000);
+/// Longest pause after a move: limits may change meanwhile.
+const PAUSE_MAX: Ns = Ns(1_000_000_000);
+
+impl Move {
+    /// Returns for how long the process moves nothing after a move that has taken `took`.
+    ///
+    /// A limit has to hold soon. Returns take half of the bus at most, and no more than once the
+    /// room that is free: 80 GiB keep half of a bus of 48 GB/s for 3.6 s. Exchanges may go on for
+    /// as long as uses change, and take a fifth.
+    pub fn pause(self, took: Ns) -> Ns {
+        let pause = match self {
+            Self::Evict(_) => Ns(0),
+            Self::Return(_) => took,
+            Self::Exchange { .. } => took * 4,
+        };
+        pause.clamp(PAUSE_MIN, PAUSE_MAX)
+    }
+}
+
+/// The room at the last looks, the newest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room([Bytes; LOOKS]);
+
+impl Room {
+    /// Records how much is free now.
+    pub fn look(&mut self, free: Bytes) {
+        let [a, b, c, d, _] = self.0;
+        self.0 = [free, a, b, c, d];
+    }
+
+    /// Records that a piece has taken some of it.
+    pub fn take(&mut self, bytes: Bytes) {
+        self.0.iter_mut().for_each(|room| *room -= bytes);
+    }
+
+    /// Returns the room that has lasted long enough for a piece.
+    fn for_piece(&self, piece: &Piece) -> Bytes {
+        let [newest, before, ..] = self.0;
+        match piece.rate >= USED_MIN {
+            true => newest.min(before),
+            false => self
+                .0
+                .iter()
+                .fold(Bytes::MAX, |least, room| least.min(*room)),
+        }
+    }
 }
 
 /// Updates the rates of an allocation's pieces, in the order of their addresses. Each comes with
@@ -139,27 +204,22 @@ pub fn coldest(pieces: &[Piece], host: Bytes) -> Option<usize> {
     found.map(|(index, _)| index)
 }
 
-/// Returns the moves that pay most, if any pays. `device` bytes of the GPU are free, and evictions
-/// may take `host` bytes of host memory.
-pub fn choose(pieces: &[Piece], device: Bytes, host: Bytes, now: Ns) -> Option<Moves> {
+/// Returns the move that pays most, if any pays. `device` bytes of the GPU are free now, and
+/// evictions may take `host` bytes of host memory.
+pub fn choose(pieces: &[Piece], room: &Room, device: Bytes, host: Bytes, now: Ns) -> Option<Move> {
     let rested = || numbered(pieces).filter(|(_, piece)| piece.has_rested(now));
-    let remote = rested().filter(|(_, piece)| !piece.is_resident);
-    let (promote, hot) = remote.max_by_key(|(_, piece)| piece.rate)?;
-    if hot.bytes <= device {
-        let promote = Moves {
-            evict: None,
-            promote,
-        };
-        return (hot.rate >= USED_MIN).then_some(promote);
+    let remote = || rested().filter(|(_, piece)| !piece.is_resident);
+    let returns = remote().filter(|(_, p)| p.bytes <= device.min(room.for_piece(p)));
+    if let Some((index, _)) = returns.max_by_key(|(_, piece)| piece.rate) {
+        return Some(Move::Return(index));
     }
+    let (promote, hot) = remote().max_by_key(|(_, piece)| piece.rate)?;
     let leaves = |piece: &Piece| piece.is_resident && piece.takes() <= host;
     let resident = rested().filter(|(_, piece)| leaves(piece));
     let (evict, cold) = resident.min_by_key(|(_, piece)| piece.rate)?;
     let gain = hot.rate.saturating_sub(cold.rate);
-    (gain >= GAIN_MIN && gain >= cold.rate / 2).then_some(Moves {
-        evict: Some(evict),
-        promote,
-    })
+    let pays = gain >= GAIN_MIN && gain >= cold.rate / 2 && hot.bytes > device;
+    pays.then_some(Move::Exchange { evict, promote })
 }
 
 #[cfg(test)]

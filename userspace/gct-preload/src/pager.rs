@@ -11,8 +11,9 @@
 //!
 //! place     charges a new allocation: on the GPU while there is room, the rest on the host
 //! insert    records where it lies
-//! tick      moves what pays, as gct_core::policy::placement decides
-//! look      learns what the limits allow now; shrink evicts what exceeds that
+//! used      counts a use by a launch
+//! look      learns what the limits allow now and what launches use, and returns the next move, as
+//!           gct_core::policy::placement decides; carry_out makes it
 //! make_room evicts for memory that cannot move
 //! detach    forgets an allocation that is being freed; release uncharges it then
 //! sweep     forgets and uncharges allocations that have gone with their context
@@ -23,7 +24,7 @@
 mod spans;
 
 use gct_core::memory::BYTES_MAX;
-use gct_core::policy::placement::{self, Piece, LEARN_INTERVAL};
+use gct_core::policy::placement::{self, Move, Piece, Room, LEARN_INTERVAL};
 use gct_core::units::{Bytes, Ns};
 use gctd_ipc::message::Paged;
 use spans::{Detached, Span};
@@ -34,13 +35,6 @@ pub(crate) const PIECE: u64 = 16 << 20;
 
 /// Bytes of each `gmem.limit` that stay free for memory that cannot move.
 pub(crate) const SPARE: u64 = 32 << 20;
-
-/// Time for each pair of moves: they take 2 ms of the stream on which they run, and so a fifth of
-/// the time at most.
-const TICK: Ns = Ns(10_000_000);
-
-/// Most pairs of moves at once. A program that launches seldom moves so many between two steps.
-const PAIRS_MAX: u64 = 64;
 
 /// Most attempts to charge an allocation beside other processes of the group that allocate, too.
 const ATTEMPTS: usize = 8;
@@ -112,10 +106,9 @@ pub(crate) struct Memory {
     charged: Paged,
     /// The most that it could be charged for when the daemon last said.
     room: Paged,
+    /// What of it was free at the last looks.
+    free: Room,
     learned: Ns,
-    ticked: Ns,
-    /// Whether the last tick moved something, or rates are new.
-    is_unsettled: bool,
 }
 
 impl Default for Memory {
@@ -126,9 +119,8 @@ impl Default for Memory {
             uses: Vec::new(),
             charged: Paged::default(),
             room: NO_LIMIT,
+            free: Room::default(),
             learned: Ns(0),
-            ticked: Ns(0),
-            is_unsettled: false,
         }
     }
 }
@@ -284,44 +276,46 @@ impl Memory {
         }
     }
 
-    /// Returns whether [`Memory::tick`] has something to do.
-    pub(crate) fn is_due(&self, now: Ns) -> bool {
-        let unsettled = self.is_unsettled && now - self.ticked >= TICK;
-        (unsettled || now - self.learned >= LEARN_INTERVAL) && self.is_watched()
-    }
-
-    /// Moves what pays now, a pair of pieces for each [`TICK`] since the last call.
-    pub(crate) fn tick(&mut self, backend: &mut impl Backend, now: Ns) {
-        let pairs = ((now - self.ticked) / TICK).clamp(1, PAIRS_MAX);
-        self.ticked = now;
-        if now - self.learned >= LEARN_INTERVAL {
-            self.learn(now);
-            self.ask(backend);
-        }
-        self.is_unsettled = !self.is_over() && (0..pairs).all(|_| self.improve(backend, now));
-    }
-
-    /// Learns what the limits allow now. Returns whether [`Memory::shrink`] has to be called.
+    /// Learns what the limits allow now, and each [`LEARN_INTERVAL`] what launches use. Returns the
+    /// next move, if any pays.
     ///
     /// While all is on the GPU nobody counts what launches use. So after a limit was lowered they
     /// tell for [`LEARN_INTERVAL`] what has to leave last.
-    pub(crate) fn look(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
+    pub(crate) fn look(&mut self, backend: &mut impl Backend, now: Ns) -> Option<Move> {
         let was_watched = self.is_watched();
         self.ask(backend);
         if !was_watched {
             self.uses.fill(0);
-            self.learned = now;
-            return false;
+            (self.free, self.learned) = (Room::default(), now);
+            return None;
         }
+        let free = minus(self.room, self.charged);
+        let (device, host) = (Bytes(free.device), Bytes(free.host));
         if now - self.learned >= LEARN_INTERVAL {
             self.learn(now);
+            self.free.look(device);
         }
-        self.is_over()
+        match self.is_over() {
+            true => placement::coldest(&self.pieces, host).map(Move::Evict),
+            false => placement::choose(&self.pieces, &self.free, device, host, now),
+        }
     }
 
-    /// Evicts a piece of what exceeds a limit. Returns whether one has left.
-    pub(crate) fn shrink(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
-        self.is_over() && self.evict_coldest(backend, now)
+    /// Makes a move that [`Memory::look`] has returned. Returns whether something has moved.
+    pub(crate) fn carry_out(&mut self, next: Move, backend: &mut impl Backend, now: Ns) -> bool {
+        match next {
+            Move::Evict(at) => self.evict(at, backend, now),
+            Move::Return(at) => {
+                self.free.take(self.pieces[at].bytes);
+                self.promote(at, backend, now)
+            }
+            Move::Exchange { evict, promote } => {
+                let evicted = self.evict(evict, backend, now);
+                let free = minus(self.room, self.charged).device;
+                let fits = self.pieces[promote].bytes.get() <= free;
+                evicted && (!fits || self.promote(promote, backend, now))
+            }
+        }
     }
 
     /// Asks the daemon. Without one nothing more goes to the GPU.
@@ -334,14 +328,6 @@ impl Memory {
         self.charged.device > self.room.device
     }
 
-    /// Makes the moves that pay most. Returns whether there were any.
-    fn improve(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
-        let free = minus(self.room, self.charged);
-        let (device, host) = (Bytes(free.device), Bytes(free.host));
-        let moves = placement::choose(&self.pieces, device, host, now);
-        moves.is_some_and(|moves| self.follow(moves, backend, now))
-    }
-
     fn learn(&mut self, now: Ns) {
         let elapsed = now - self.learned;
         for span in &self.spans {
@@ -350,12 +336,6 @@ impl Memory {
         }
         self.uses.fill(0);
         self.learned = now;
-    }
-
-    fn follow(&mut self, moves: placement::Moves, backend: &mut impl Backend, now: Ns) -> bool {
-        let evicted = moves.evict.is_none_or(|at| self.evict(at, backend, now));
-        let fits = self.pieces[moves.promote].bytes.get() <= minus(self.room, self.charged).device;
-        evicted && (!fits || self.promote(moves.promote, backend, now))
     }
 
     fn evict_coldest(&mut self, backend: &mut impl Backend, now: Ns) -> bool {
@@ -408,6 +388,7 @@ impl Memory {
     pub(crate) fn make_room(&mut self, bytes: u64, backend: &mut impl Backend, now: Ns) -> bool {
         let wanted = self.charged.device.checked_sub(bytes);
         self.room = backend.room().unwrap_or(self.room);
+        self.free = Room::default();
         while wanted.is_some_and(|wanted| self.charged.device > wanted) {
             if !self.evict_coldest(backend, now) {
                 return false;

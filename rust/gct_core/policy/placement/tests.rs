@@ -14,6 +14,7 @@ struct World {
     pieces: Vec<Piece>,
     device: Bytes,
     host: Bytes,
+    room: Room,
     now: Ns,
     moves: usize,
 }
@@ -25,6 +26,7 @@ impl World {
             pieces: Vec::new(),
             device: Bytes(device * MIB),
             host: Bytes(host * MIB),
+            room: Room::default(),
             now: Ns(0),
             moves: 0,
         };
@@ -56,29 +58,51 @@ impl World {
         self.now += SECOND;
         let pieces = self.pieces.iter_mut().enumerate();
         learn(pieces.map(|(index, piece)| (piece, uses(index))), SECOND);
+        self.room.look(self.device - self.resident());
         for _ in 0..=self.pieces.len() {
             let (device, host) = (self.device - self.resident(), self.host - self.backed());
-            let Some(moves) = choose(&self.pieces, device, host, self.now) else {
+            let Some(next) = choose(&self.pieces, &self.room, device, host, self.now) else {
                 return;
             };
-            self.apply(moves);
+            self.apply(next);
         }
         panic!("it moves for ever");
     }
 
-    fn apply(&mut self, moves: Moves) {
-        if let Some(evict) = moves.evict {
-            assert!(self.pieces[evict].is_resident);
-            self.pieces[evict].moved(false, self.now);
-            self.moves += 1;
-        }
-        let promote = &self.pieces[moves.promote];
-        assert!(!promote.is_resident);
-        if promote.bytes <= self.device - self.resident() {
-            self.pieces[moves.promote].moved(true, self.now);
+    fn apply(&mut self, next: Move) {
+        let promote = match next {
+            Move::Evict(evict) => return self.evict(evict),
+            Move::Return(promote) => {
+                let bytes = self.pieces[promote].bytes;
+                assert!(bytes <= self.device - self.resident(), "it has no room");
+                self.room.take(bytes);
+                promote
+            }
+            Move::Exchange { evict, promote } => {
+                self.evict(evict);
+                promote
+            }
+        };
+        let promoted = &self.pieces[promote];
+        assert!(!promoted.is_resident);
+        if promoted.bytes <= self.device - self.resident() {
+            self.pieces[promote].moved(true, self.now);
             self.moves += 1;
         }
         assert!(self.resident() <= self.device && self.backed() <= self.host);
+    }
+
+    fn evict(&mut self, at: usize) {
+        assert!(self.pieces[at].is_resident);
+        self.pieces[at].moved(false, self.now);
+        self.moves += 1;
+    }
+
+    /// Evicts what exceeds the limit, or what memory that cannot move wants.
+    fn shrink(&mut self, wanted: u64) {
+        while self.device - self.resident() < Bytes(wanted * MIB) {
+            self.evict(coldest(&self.pieces, self.host - self.backed()).unwrap());
+        }
     }
 }
 
@@ -119,40 +143,94 @@ fn a_gain_must_pay_and_be_more_than_noise() {
             ..Piece::new(bytes, is_resident, Ns(0))
         };
         let pieces = [piece(cold, true), piece(hot, false)];
-        let chosen = choose(&pieces, Bytes(0), bytes, SECOND * 60);
-        let swap = Moves {
-            evict: Some(0),
+        let none = Room::default();
+        let chosen = choose(&pieces, &none, Bytes(0), bytes, SECOND * 60);
+        let exchange = Move::Exchange {
+            evict: 0,
             promote: 1,
         };
-        assert_eq!(chosen, moves.then_some(swap), "{cold} and {hot}");
+        assert_eq!(chosen, moves.then_some(exchange), "{cold} and {hot}");
+        let changing = choose(&pieces, &none, bytes, bytes, SECOND * 60);
+        assert_eq!(changing, None, "its room may last");
     }
 }
 
+/// What is used comes when its room was there at two looks, and the rest at five.
 #[test]
-fn what_is_used_at_all_comes_to_free_room() {
+fn room_that_lasts_is_taken() {
     let bytes = Bytes(MIB);
-    for (rate, comes) in [(0, false), (19, false), (20, true)] {
+    for (rate, looks) in [(0, 5), (19, 5), (20, 2), (1000, 2)] {
         let piece = Piece {
             rate,
             ..Piece::new(bytes, false, Ns(0))
         };
-        let chosen = choose(&[piece], bytes, Bytes(0), SECOND * 60);
-        let promote = Moves {
-            evict: None,
-            promote: 0,
-        };
-        assert_eq!(chosen, comes.then_some(promote), "{rate}");
+        let mut room = Room::default();
+        let comes_at = (0..9).position(|_| {
+            let next = choose(&[piece], &room, bytes, Bytes(0), SECOND * 60);
+            room.look(bytes);
+            next == Some(Move::Return(0))
+        });
+        assert_eq!(comes_at, Some(looks), "{rate}");
+        room.take(bytes);
+        assert_eq!(choose(&[piece], &room, bytes, Bytes(0), SECOND * 60), None);
+    }
+}
+
+/// A raised limit brings all back, however seldom it is used; and what is used comes first.
+#[test]
+fn a_raised_limit_brings_pieces_back() {
+    for uses in [[2, 2], [0, 1], [0, 0]] {
+        let mut world = World::new(&[16; 8], 32, 1000);
+        let uses = |piece| uses[piece / 4];
+        (0..20).for_each(|_| world.second(uses));
+        assert_eq!(world.resident(), Bytes(32 * MIB));
+        world.device = Bytes(96 * MIB);
+        (0..2).for_each(|_| world.second(uses));
+        if uses(7) > 0 {
+            assert!(world.pieces[4..].iter().all(|piece| piece.is_resident));
+        }
+        world.device = Bytes(128 * MIB);
+        (0..6).for_each(|_| world.second(uses));
+        assert_eq!(world.resident(), Bytes(128 * MIB), "{}", uses(7));
+    }
+}
+
+/// A limit that is lowered and raised again, or memory that cannot move and comes and goes, moves
+/// each piece once in ten seconds at most.
+#[test]
+fn what_has_left_rests_before_it_returns() {
+    for period in [1, 3, 10, 30] {
+        let mut world = World::new(&[16; 8], 128, 1000);
+        for now in 0..120 {
+            let taken = if now / period % 2 == 0 { 64 } else { 0 };
+            world.device = Bytes((128 - taken) * MIB);
+            world.shrink(0);
+            world.second(|piece| piece as u64);
+        }
+        assert!(
+            world.moves <= 4 * (1 + 120 / 10),
+            "{period}: {}",
+            world.moves
+        );
     }
 }
 
 #[test]
-fn a_raised_limit_brings_pieces_back() {
-    let mut world = World::new(&[16; 4], 32, 1000);
-    (0..20).for_each(|_| world.second(|_| 2));
-    assert_eq!(world.resident(), Bytes(32 * MIB));
-    world.device = Bytes(64 * MIB);
-    world.second(|_| 2);
-    assert_eq!(world.resident(), Bytes(64 * MIB));
+fn pauses_leave_the_bus_to_others() {
+    let exchange = Move::Exchange {
+        evict: 0,
+        promote: 1,
+    };
+    let ms = |ms: u64| Ns(ms * 1_000_000);
+    for (next, took, pause) in [
+        (Move::Evict(0), ms(7), ms(1)),
+        (Move::Return(0), ms(0), ms(1)),
+        (Move::Return(0), ms(7), ms(7)),
+        (exchange, ms(7), ms(28)),
+        (exchange, Ns::MAX, ms(1000)),
+    ] {
+        assert_eq!(next.pause(took), pause, "{next:?}");
+    }
 }
 
 #[test]

@@ -53,15 +53,13 @@ impl Location {
 
 type Free = unsafe extern "C" fn(Address) -> Status;
 
-/// Moves memory in the order of a stream.
+/// Moves memory in a stream of the library's own. A move has ended when it returns.
 #[derive(Debug)]
 pub(super) struct Mover {
     pub(super) device: Device,
     /// The N of `/dev/nvidiaN`.
     pub(super) minor: u32,
     pub(super) stream: Stream,
-    /// Whether each move has ended when it returns. A stream of the program waits for nothing.
-    pub(super) waits: bool,
 }
 
 impl Backend for Mover {
@@ -79,8 +77,8 @@ impl Backend for Mover {
         // SAFETY: managed memory of this process. libcuda checks it, and moving it changes nothing
         // that the program sees.
         let moves = unsafe { prefetch(at, bytes, to, 0, self.stream) } == SUCCESS;
-        // SAFETY: a mover that waits has a stream of the library's own.
-        moves && (!self.waits || unsafe { on_stream(&STREAM_SYNCHRONIZE, self.stream) } == SUCCESS)
+        // SAFETY: the stream is the library's own.
+        moves && unsafe { on_stream(&STREAM_SYNCHRONIZE, self.stream) } == SUCCESS
     }
 
     fn repage(&mut self, paged: Paged, is_last: bool) -> Result<(), Paged> {

@@ -76,7 +76,6 @@ impl Gpu {
             device,
             minor: self.minor,
             stream: stream.0,
-            waits: true,
         }
     }
 
@@ -86,7 +85,6 @@ impl Gpu {
             device,
             minor: self.minor,
             stream: ptr::null_mut(),
-            waits: false,
         }
     }
 }
@@ -330,22 +328,20 @@ fn of_call(symbol: &Symbol, stream: Stream) -> Stream {
     }
 }
 
-/// Learns what a launch uses, and moves pieces of pageable memory before it.
+/// Learns what a launch uses.
 ///
 /// # Safety
 ///
 /// The program launches `function` with these arguments.
 #[inline]
 pub(super) unsafe fn launching(
-    symbol: &Symbol,
     function: Function,
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
-    stream: Stream,
 ) {
     if IS_WATCHED.load(Ordering::Relaxed) {
         // SAFETY: the contract is the same.
-        keep_errno(|| unsafe { observe(symbol, function, arguments, extra, stream) });
+        keep_errno(|| unsafe { observe(function, arguments, extra) });
     }
 }
 
@@ -353,13 +349,7 @@ pub(super) unsafe fn launching(
 ///
 /// As for [`launching`].
 #[cold]
-unsafe fn observe(
-    symbol: &Symbol,
-    function: Function,
-    arguments: *mut *mut c_void,
-    extra: *mut *mut c_void,
-    stream: Stream,
-) {
+unsafe fn observe(function: Function, arguments: *mut *mut c_void, extra: *mut *mut c_void) {
     let Some(device) = current_device() else {
         return;
     };
@@ -373,15 +363,4 @@ unsafe fn observe(
     gpu.context = gpu.context.or_else(Context::current);
     // SAFETY: the contract is the same.
     unsafe { each_argument(function, arguments, extra, |word| gpu.memory.used(word)) };
-    let stream = of_call(symbol, stream);
-    if gpu.memory.is_due(now()) && !mover::is_capturing(stream) {
-        let mut mover = Mover {
-            device,
-            minor: gpu.minor,
-            stream,
-            waits: false,
-        };
-        gpu.memory.tick(&mut mover, now());
-        updated(&gpus);
-    }
 }

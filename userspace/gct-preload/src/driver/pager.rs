@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Evicts what exceeds a lowered limit, whatever the program does: a thread asks the daemon once a
-//! second.
+//! Moves pageable memory, whatever the program does: a thread asks the daemon once a second what
+//! the limits allow, and makes the moves that [`crate::pager`] names.
 //!
 //! The thread of the daemon's messages must not do that. libcuda may let a move wait while the
-//! process is frozen, and that thread thaws it.
+//! process is frozen, and that thread thaws it. A launch must not do it either: a program whose
+//! memory is on the host launches seldom.
 
 use super::mover::OwnStream;
-use super::pageable::{is_locked, lock, now, updated};
+use super::pageable::{is_locked, lock, now, updated, Gpu};
 use super::Device;
 use crate::processors;
 use core::sync::atomic::{AtomicBool, Ordering};
+use gct_core::policy::placement::Move;
 use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
-/// Time between two questions while nothing can leave.
+/// Time between two questions while nothing moves.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time between two pieces. A thread of the program that waits for the lock gets it then.
+/// Time between two looks of the process's end at the thread.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest time for which the end of the process waits for a piece. It takes some 7 ms beside a
+/// Longest time for which the end of the process waits for a move. It takes some 13 ms beside a
 /// busy GPU, and for ever while the process is frozen.
 const LONGEST: Duration = Duration::from_millis(200);
 
 /// Whether the process is ending: libcuda must not be called any more.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Begins to look after the limits. Without a thread, a limit cannot be lowered while this process
-/// has more than it allows.
+/// Begins to look after the memory. Without a thread nothing moves, and a limit cannot be lowered
+/// while this process has more than it allows.
 pub(super) fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -52,44 +54,36 @@ extern "C" fn end() {
 
 fn look_after() {
     loop {
-        let left = over().into_iter().filter(|device| shrink(*device)).count();
-        thread::sleep(if left > 0 { PAUSE } else { INTERVAL });
+        let pauses = devices().into_iter().filter_map(step);
+        thread::sleep(pauses.min().unwrap_or(INTERVAL));
     }
 }
 
-/// Asks for each GPU what the limits allow. Returns those on which there is more.
-fn over() -> Vec<Device> {
-    let Some(mut gpus) = lock() else {
-        return Vec::new();
-    };
-    let looked = gpus.iter_mut().filter_map(|(device, gpu)| {
-        let mut accountant = gpu.accountant(*device);
-        let is_over = gpu.memory.has_any() && gpu.memory.look(&mut accountant, now());
-        is_over.then_some(*device)
-    });
-    let over = looked.collect();
-    updated(&gpus);
-    over
+fn devices() -> Vec<Device> {
+    lock().map_or_else(Vec::new, |gpus| gpus.keys().copied().collect())
 }
 
-/// Evicts a piece. Returns whether one has left.
-fn shrink(device: Device) -> bool {
-    let Some(mut gpus) = lock().filter(|_| !IS_ENDING.load(Ordering::SeqCst)) else {
-        return false;
-    };
-    let Some(gpu) = gpus.get_mut(&device) else {
-        return false;
-    };
-    let Some(context) = gpu.context else {
-        return false;
-    };
-    let evict = || {
+/// Makes the next move on a GPU. Returns the pause after it, or `None` if nothing has moved.
+fn step(device: Device) -> Option<Duration> {
+    let mut gpus = lock().filter(|_| !IS_ENDING.load(Ordering::SeqCst))?;
+    let gpu = gpus.get_mut(&device).filter(|gpu| gpu.memory.has_any())?;
+    let mut accountant = gpu.accountant(device);
+    let next = gpu.memory.look(&mut accountant, now());
+    let pause = next.and_then(|next| carry_out(gpu, device, next));
+    updated(&gpus);
+    pause
+}
+
+fn carry_out(gpu: &mut Gpu, device: Device, next: Move) -> Option<Duration> {
+    let context = gpu.context?;
+    let moved = || {
         let stream = OwnStream::new()?;
         let mut mover = gpu.mover(device, &stream);
-        Some(gpu.memory.shrink(&mut mover, now()))
+        let began = now();
+        let has_moved = gpu.memory.carry_out(next, &mut mover, began);
+        has_moved.then(|| next.pause(now() - began))
     };
     // SAFETY: a context that is known exists, and is forgotten under the lock before it ends.
-    let has_left = unsafe { context.enter(evict) }.flatten();
-    updated(&gpus);
-    has_left.unwrap_or(false)
+    let pause = unsafe { context.enter(moved) }.flatten()?;
+    Some(Duration::from_nanos(pause.get()))
 }

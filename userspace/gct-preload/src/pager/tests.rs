@@ -168,10 +168,15 @@ fn what_exceeds_the_gpu_is_on_the_host_and_beyond_both_there_is_none() {
     assert_eq!(world.charged, at(0, 0));
 }
 
-/// Looks at the limits, as the library does once a second.
+/// Moves what pays, as the library does once a second.
 fn look(memory: &mut Memory, world: &mut World) {
     let now = Ns(world.now);
-    while memory.look(world, now) && memory.shrink(world, now) {}
+    while let Some(next) = memory.look(world, now) {
+        if !memory.carry_out(next, world, now) {
+            break;
+        }
+        check(memory, world);
+    }
     check(memory, world);
 }
 
@@ -182,10 +187,6 @@ fn run(memory: &mut Memory, world: &mut World, seconds: u64, launches: &[(u64, u
         world.now += SECOND / STEPS;
         for (address, times) in launches {
             (0..times / STEPS).for_each(|_| memory.used(*address));
-        }
-        if !launches.is_empty() && memory.is_due(Ns(world.now)) {
-            memory.tick(world, Ns(world.now));
-            check(memory, world);
         }
         if world.now % SECOND == 0 {
             look(memory, world);
@@ -324,23 +325,44 @@ fn charges_follow_what_moves() {
     }
 }
 
-/// A slow program launches all of a step at once, and then waits for it.
+/// A program that is slow because its memory is on the host launches all of a step at once, and
+/// then waits for it. Graphs launch nothing that can be seen.
 #[test]
-fn a_program_that_launches_seldom_soon_has_what_the_limit_allows() {
-    let (mut memory, mut world) = (Memory::default(), World::new(16, 4096));
-    assert!(alloc(&mut memory, &mut world, A, 1024));
-    world.limit = at(1024, 4096);
-    for _ in 0..8 {
-        world.now += 2 * SECOND;
-        let now = Ns(world.now);
-        for _ in 0..100 {
-            memory.used(A);
-            if memory.is_due(now) {
-                memory.tick(&mut world, now);
-                check(&memory, &world);
+fn memory_comes_back_whatever_launches_say() {
+    for step in [Some(1), Some(2), Some(20), None] {
+        let (mut memory, mut world) = (Memory::default(), World::new(16, 4096));
+        assert!(alloc(&mut memory, &mut world, A, 1024));
+        run(&mut memory, &mut world, 10, &[]);
+        world.limit = at(1024, 4096);
+        for second in 0..6 {
+            if step.is_some_and(|step| second % step == 0) {
+                (0..100).for_each(|_| memory.used(A));
             }
+            run(&mut memory, &mut world, 1, &[]);
         }
+        assert_eq!(world.charged, at(1024, 1008), "{step:?}");
+        assert!(!memory.is_watched());
     }
-    assert_eq!(world.charged.device, 1024 * MIB);
-    assert!(!memory.has_remote());
+}
+
+/// Another process of the group makes room for memory that cannot move. This one leaves it alone,
+/// and so does one that has made room itself.
+#[test]
+fn room_for_others_is_not_taken() {
+    let (mut memory, mut world) = (Memory::default(), World::new(64, 4096));
+    assert!(alloc(&mut memory, &mut world, A, 128));
+    run(&mut memory, &mut world, 10, &[(A, 50)]);
+    for _ in 0..20 {
+        world.limit = at(96, 4096);
+        run(&mut memory, &mut world, 1, &[(A, 50)]);
+        world.limit = at(64, 4096);
+        run(&mut memory, &mut world, 1, &[(A, 50)]);
+        assert_eq!(world.charged, at(64, 64));
+    }
+    let now = Ns(world.now);
+    assert!(memory.make_room(16 * MIB, &mut world, now));
+    run(&mut memory, &mut world, 1, &[(A, 50)]);
+    assert_eq!(world.charged, at(48, 80), "it is not wanted");
+    run(&mut memory, &mut world, 1, &[(A, 50)]);
+    assert_eq!(world.charged, at(64, 80), "what was not moved returns");
 }
