@@ -22,6 +22,17 @@ pub(crate) struct Mechanism {
     pub(crate) beside: bool,
 }
 
+impl Mechanism {
+    /// Returns a mechanism of the limits alone, for a program with a neighbour.
+    pub(crate) fn of_limits(name: String) -> Self {
+        Self {
+            name,
+            high_priority: false,
+            beside: true,
+        }
+    }
+}
+
 /// Two processes, and the mechanisms that can be measured with them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
@@ -202,6 +213,29 @@ fn sliced_and_ordered(daemon: &Daemon, atom: &str) -> Result<Pair> {
     }
     let pair = Pair::new(daemon.group("long", ""), daemon.group("short", atom));
     Ok(pair.mechanism("gct timeslice and priority", false))
+}
+
+/// Measures each setting whose name is asked for once per round, in this order, while time is left.
+pub(crate) fn in_order<S>(
+    settings: &[(String, S)],
+    cli: &Cli,
+    what: &str,
+    report: &mut Report,
+    mut measure: impl FnMut(&S, &mut Report) -> Result<()>,
+) -> Result<()> {
+    let mut budget = Budget::new(cli.limit_seconds);
+    for _ in 0..cli.repeat {
+        for (_, setting) in settings.iter().filter(|(name, _)| cli.measures(name)) {
+            if !budget.admits() {
+                report.note(format!("{what} was cut short by --limit-seconds"));
+                return Ok(());
+            }
+            measure(setting, report)?;
+            report.write(&cli.out, what)?;
+            budget.done();
+        }
+    }
+    Ok(())
 }
 
 /// Measures every pair once per round, in random order, while time is left. Notes a pair that

@@ -6,13 +6,12 @@
 
 use crate::budget::Budget;
 use crate::mechanisms;
-use crate::models::{start_all, Models, BUILD, LONGER, PATIENCE, SERVICES};
+use crate::models::{start_all, Models, Window, BUILD, LONGER, PATIENCE, SERVICES};
 use crate::report::{Report, Table};
-use crate::torch::LEAD;
 use crate::Cli;
 use anyhow::{Context, Result};
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{moment_in, number, Kit};
+use gct_hw::kit::{number, Kit};
 use gct_hw::mps::Mps;
 use gct_hw::served::Served;
 use serde_json::Value;
@@ -46,6 +45,11 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
             report.note(format!("{name}: {error:#}"));
         }
         report.write(&cli.out, "rightsize")?;
+        budget.done();
+    }
+    if !budget.admits() {
+        report.note("rightsize was cut short by --limit-seconds".into());
+        return Ok(());
     }
     beside(kit, cli, &daemon, report)
 }
@@ -116,26 +120,20 @@ fn beside(kit: &Kit, cli: &Cli, daemon: &Daemon, report: &mut Report) -> Result<
     let [mut server, mut trainer] = <[Served; 2]>::try_from(programs).map_err(|_| lost())?;
     server.ask(&format!("cost {service} 50"))?;
     let rate = LOAD / number(&server.answer(PATIENCE)?, "us")? * 1e6;
-    let window = LONGER * cli.seconds;
+    let learn = LEARN * LONGER * cli.seconds;
     let title = format!("Right-sized service {service} beside training {training}, MPS");
     let columns = ["p50 us", "p99 us", "saved %", "training steps/s"];
-    for round in 0..cli.repeat {
+    for _ in 0..cli.repeat {
         for slip in SLIPS {
             daemon.set("first", "slip.tpc", &slip.to_string())?;
             // It learns alone.
-            server.ask(&format!("again {service} {}", LEARN * window))?;
+            server.ask(&format!("again {service} {learn}"))?;
             server.answer(PATIENCE)?;
             let before = Counted::read(daemon, "first")?;
-            let start = moment_in(LEAD);
-            // CAST: rounds are few.
-            let seed = cli.seed + round as u64;
-            let arrivals = cli.requests.times(rate, window, LEAD.as_secs_f64(), seed);
-            let arrivals: Vec<String> = arrivals
-                .iter()
-                .map(|time| format!("{:.0}", time * 1e6))
-                .collect();
-            trainer.ask(&format!("train {training} {start} {window}"))?;
-            server.ask(&format!("infer {service} 0 {start} {}", arrivals.join(",")))?;
+            let window = Window::of(cli, report, &title, &row(slip), (cli.requests, rate));
+            let Window { start, seconds, .. } = &window;
+            trainer.ask(&format!("train {training} {start} {seconds}"))?;
+            server.ask(&format!("infer {service} 0 {}", window.requests(rate)))?;
             let times = times(&server.answer(PATIENCE)?)?;
             let steps = number(&trainer.answer(BUILD)?, "launches_per_second")?;
             let used = Counted::read(daemon, "first")?.since(&before);

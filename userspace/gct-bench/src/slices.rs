@@ -3,8 +3,7 @@
 //! Measures two services of one priority, each in a group of its own, under time slices of
 //! different lengths, beside a training that yields to both.
 
-use crate::budget::Budget;
-use crate::mechanisms::{Mechanism, LAST};
+use crate::mechanisms::{in_order, Mechanism, LAST};
 use crate::report::Report;
 use crate::scenes::{alone, scenes, Programs};
 use crate::Cli;
@@ -43,32 +42,17 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     }
     let service = |name: &str| daemon.group(name, "");
     let mut programs = Programs::start(kit, &service, &daemon.group(LAST.0, ""), &scenes)?;
-    let mut budget = Budget::new(cli.limit_seconds);
-    for _ in 0..cli.repeat {
-        for (name, lengths) in WAYS {
-            if !cli.measures(name) {
-                continue;
-            }
-            if !budget.admits() {
-                report.note(format!("{SLICES} was cut short by --limit-seconds"));
-                return Ok(());
-            }
-            for ((group, _), length) in SERVICES.iter().zip(lengths) {
-                daemon.set(group, "compute.timeslice", length)?;
-            }
-            let mechanism = Mechanism {
-                name: name.to_owned(),
-                high_priority: false,
-                beside: true,
-            };
-            for scene in &scenes {
-                programs.window(cli, &mechanism, scene, &rates, report)?;
-            }
-            report.write(&cli.out, SLICES)?;
-            budget.done();
+    let settings = WAYS.map(|way| (way.0.to_owned(), way));
+    in_order(&settings, cli, SLICES, report, |(name, lengths), report| {
+        for ((group, _), length) in SERVICES.iter().zip(lengths) {
+            daemon.set(group, "compute.timeslice", length)?;
         }
-    }
-    Ok(())
+        let mechanism = Mechanism::of_limits((*name).to_owned());
+        for scene in &scenes {
+            programs.window(cli, &mechanism, scene, &rates, report)?;
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

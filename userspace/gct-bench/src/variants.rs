@@ -10,8 +10,7 @@
 //! A goal takes some windows of its controller until it is kept. So it is measured twice: at once,
 //! and then.
 
-use crate::budget::Budget;
-use crate::mechanisms::{self, Mechanism};
+use crate::mechanisms::{self, in_order, Mechanism};
 use crate::report::Report;
 use crate::scenes::{alone, scenes, Programs};
 use crate::Cli;
@@ -131,39 +130,27 @@ pub(crate) fn run(
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
     let (first, last) = mechanisms::ordered(&daemon)?;
     let mut programs = Programs::start(kit, &|_| first.clone(), &last, &scenes)?;
-    let mut budget = Budget::new(cli.limit_seconds);
-    for _ in 0..cli.repeat {
-        for variant in variants(part) {
-            if !cli.measures(&variant.name) {
-                continue;
+    let settings: Vec<(String, Variant)> = variants(part)
+        .into_iter()
+        .map(|variant| (variant.name.clone(), variant))
+        .collect();
+    in_order(&settings, cli, part, report, |variant, report| {
+        for scene in &scenes {
+            for (group, file, value) in variant.settings() {
+                daemon.set(group, file, value)?;
             }
-            if !budget.admits() {
-                report.note(format!("{part} was cut short by --limit-seconds"));
-                return Ok(());
-            }
-            for scene in &scenes {
-                for (group, file, value) in variant.settings() {
-                    daemon.set(group, file, value)?;
-                }
-                for name in variant.rows() {
-                    let mechanism = Mechanism {
-                        name,
-                        high_priority: false,
-                        beside: true,
-                    };
-                    programs.window(cli, &mechanism, scene, &rates, report)?;
-                    if variant.goal != NO_GOAL {
-                        let stat = daemon.get("first", "slo.stat")?;
-                        let stat = stat.split_whitespace().collect::<Vec<_>>().join(" ");
-                        report.note(format!("{}: {stat}", mechanism.name));
-                    }
+            for name in variant.rows() {
+                let mechanism = Mechanism::of_limits(name);
+                programs.window(cli, &mechanism, scene, &rates, report)?;
+                if variant.goal != NO_GOAL {
+                    let stat = daemon.get("first", "slo.stat")?;
+                    let stat = stat.split_whitespace().collect::<Vec<_>>().join(" ");
+                    report.note(format!("{}: {stat}", mechanism.name));
                 }
             }
-            report.write(&cli.out, part)?;
-            budget.done();
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]
