@@ -41,7 +41,7 @@ pub struct Launches {
     pub spared: u64,
     /// Launches that had fewer TPCs than granted because of `slip.tpc`.
     pub slip_narrowed: u64,
-    /// Launches that had all of them although there was a slip, because their times follow no law.
+    /// Launches that had all of them although there was a slip: fewer were not good.
     pub slip_refused: u64,
     /// The TPC-time that the slip has saved, in nanoseconds of the whole GPU.
     pub slip_saved: u64,

@@ -218,7 +218,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "slip_refused",
         Some(Feature::SlipTpc),
-        "Those that had all of them although there is a slip, because their times do not fall with TPCs as the law says.",
+        "Those that had all of them although there is a slip: on fewer they were too slow, or saved no larger part of TPC-time than they cost in time.",
     ),
     key(
         File::ComputeStat,

@@ -175,8 +175,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let Some((kernel, size)) = self.sizing.next.take() else {
             return;
         };
-        let slip = self.limits.slip;
-        Laws::new(&mut self.sizing.laws, &mut self.sizing.uses).launch(&kernel, &size, slip);
+        Laws::new(&mut self.sizing.laws, &mut self.sizing.uses).launch(&kernel, &size);
         let refused = size.verdict == Verdict::Refused;
         add(&mut self.counters.slip_refused, u64::from(refused));
         if bound {
@@ -263,7 +262,7 @@ mod tests {
         let bounds = Bounds { least: 1, most: 8 };
         let size = scale::size(&governor.sizing.laws, &KERNEL, bounds, limits.slip, false);
         let sizing = &mut governor.sizing;
-        Laws::new(&mut sizing.laws, &mut sizing.uses).launch(&KERNEL, &size, limits.slip);
+        Laws::new(&mut sizing.laws, &mut sizing.uses).launch(&KERNEL, &size);
         sizing.disturb(Ns(disturbed));
         let end = End {
             time: Ns(100_000),

@@ -6,30 +6,40 @@
 //!   slip      the slowdown that `slip.tpc` tolerates, in percent
 //!   most      the TPCs granted to the launch without a slip
 //!   least     the TPCs that it must have: those that hold a grid of one wave at once
-//!   point     the average time of a kernel on a number of TPCs
-//!   explore   to run on fewer TPCs than the known law allows, for one more observation
-//!
-//! The time of a kernel falls with its TPCs as in Amdahl's law. A line through the points, by least
-//! squares over 1 / k, gives both parts:
-//!
-//! ```text
-//! T(k) = parallel / k + serial
-//! size = the least k with T(k) <= (100% + slip) * T(most), in steps of most / STEPS
-//! ```
-//!
-//! The size is never below a point that was observed, and never at one that took longer than the
-//! slip allows. There is none, and the launch gets `most`, before three points are known, and while
-//! one of them is further from the line than the slip.
+//!   point     the average time T(k) of a kernel on k TPCs, as observed
+//!   law       the points of a kernel
+//!   good      within the slip, and worth it: it saves a larger part of the TPC-time than it costs
+//!             in time
+//!   explore   to run on other TPCs than the size, to observe a point
 //!
 //! ```text
-//! base     = most / 2^n, the least that is not below the size
-//! explored = base / 2, 3/4 * base, most, in turn, for RUN launches
-//! pause    = RUN * 400 / slip launches, and RUN * PAUSE_MIN once there are three points
+//! slower    = T(k) / T(most) - 1
+//! saved     = 1 - k * T(k) / (most * T(most))
+//! good      = slower <= slip and slower <= saved
+//!           = T(k) <= limit(k) = min(100% + slip, 2 * most / (most + k)) * T(most)
+//! size      = the least good point that was observed, else most
 //! ```
 //!
-//! No kernel takes more than twice as long on half of its TPCs. So exploring costs a quarter of the
-//! slip at most. PAUSE_MIN keeps it out of the 99th percentile. The first launch of a run is seldom
-//! observed: a graph has its masks written then.
+//! No formula is assumed. A kernel whose time is `parallel / k + serial` is worth narrowing down to
+//! `parallel / serial` TPCs. One without a serial part never is: it would only be slower.
+//!
+//! The least good point is found by bisection. The noise of its observations decides when a point
+//! is known to be too slow:
+//!
+//! ```text
+//! error     = 2 * mean deviation / sqrt(observations)
+//! slow      = T(k) - error > limit(k), or T(k) > limit(k) after WEIGHT observations
+//! explored  = halfway between the size and the next slow point below it, in steps of most / STEPS
+//!             most, once nothing is left between these
+//! pause     = RUN * 4 * slower / slip launches for RUN that explore, RUN * PAUSE_MIN at least
+//!             RUN * PAUSE_WHOLE for most
+//! ```
+//!
+//! So exploring costs a quarter of the slip at most, beyond the first run. A point that was not
+//! observed is at most as much slower as the next one below it, and as `most / k`. Nothing is
+//! explored before `most` was observed WEIGHT times, because all others are compared with it.
+//!
+//! The first launch of a run is seldom observed: a graph has its masks written then.
 //!
 //! An observation that is far from its point is ignored. The third one in a row says that the
 //! kernel has changed, and its points are forgotten. It explores no sooner for that, so a kernel
@@ -37,22 +47,19 @@
 
 use super::predict::{self, Kernel};
 use crate::probe;
-use crate::units::{div_ceil, mul_div, Ns, Percent, Sat};
+use crate::units::{div_ceil, Ns, Percent};
 use core::cmp::Reverse;
 use core::num::Wrapping;
 
-/// The most kernels and graphs of a tenant whose law is known. The least recently used makes room.
+/// The most kernels and graphs of a tenant that are known. The least recently used makes room.
 pub const LAWS_MAX: usize = 1024;
 
-/// Points of a kernel: the granted TPCs, its size, two that are explored, and two that were.
+/// Points of a kernel: the granted TPCs, its size, those next to it, and some of the bisection.
 const POINTS: usize = 6;
 
-/// The last of the three points that determine a line and tell whether it is one.
-const LAST_OF_FIT: usize = 2;
-
-/// Observations of a point before it counts, and the weight of its past in its average.
+/// Observations of a point before it counts, and the most that its average remembers.
 const SAMPLES: u8 = 3;
-const WEIGHT: u8 = 7;
+const WEIGHT: u8 = 64;
 
 /// Observations of a kernel after which a point counts no more that is not observed again.
 const STALE: u32 = 8192;
@@ -61,27 +68,27 @@ const STALE: u32 = 8192;
 const STRIKES: u8 = 3;
 
 /// Sizes are multiples of the granted TPCs divided by this, so that they are steady.
-const STEPS: u32 = 32;
+const STEPS: u64 = 32;
 
-/// TPCs below which there is nothing to explore: three points must differ.
+/// TPCs below which there is nothing to explore.
 const MOST_MIN: u32 = 4;
 
 /// Launches that explore the same size, one after another.
-const RUN: u32 = 4;
+const RUN: u32 = 8;
 
-/// Launches for each one that explores, once three points are known.
-const PAUSE_MIN: u32 = 150;
+/// Launches for each one that explores, at least. The masks of a graph are written twice in a run.
+const PAUSE_MIN: u64 = 32;
 
-/// Units of 1 / k, and of time: products of sums over all points fit 63 bits.
-const WHOLE: u64 = 1 << 16;
-const TICK: u64 = 16;
-const TICKS_MAX: u64 = 1 << 30;
+/// Launches for each one that has all TPCs again. It keeps these few.
+const PAUSE_WHOLE: u64 = 150;
 
 /// The average time of a kernel on some TPCs. No observation, no point.
 #[derive(Clone, Copy, Debug, Default)]
 struct Point {
     tpcs: u32,
     time: Ns,
+    /// The average distance of an observation from the average.
+    deviation: Ns,
     samples: u8,
     /// Observations in a row that were far from the average.
     strikes: u8,
@@ -94,6 +101,7 @@ impl Point {
         Self {
             tpcs,
             time,
+            deviation: Ns(0),
             samples: 1,
             strikes: 0,
             seen,
@@ -102,7 +110,8 @@ impl Point {
 
     /// Learns a time. Returns whether the kernel has changed.
     fn learn(&mut self, time: Ns, now: Wrapping<u32>) -> bool {
-        let far = (time - self.time).max(self.time - time) > self.time / 4;
+        let distance = (time - self.time).max(self.time - time);
+        let far = distance > self.time / 4;
         self.strikes = match far {
             true => self.strikes.saturating_add(1),
             false => 0,
@@ -110,10 +119,23 @@ impl Point {
         if !far {
             let part = u64::from(self.samples).saturating_add(1);
             self.time = self.time + time / part - self.time / part;
+            self.deviation = self.deviation + distance / part - self.deviation / part;
             self.samples = self.samples.saturating_add(1).min(WEIGHT);
             self.seen = now;
         }
         self.strikes >= STRIKES
+    }
+
+    /// Returns how far the average may be off: twice its deviation, divided by about the square
+    /// root of the observations.
+    fn error(&self) -> Ns {
+        let halvings = self.samples.checked_ilog2().unwrap_or(0) / 2;
+        self.deviation * 2 / (1u64 << halvings.min(8))
+    }
+
+    /// Returns whether it is known to take longer than `limit`.
+    fn is_slow(&self, limit: Ns) -> bool {
+        self.time > limit && (self.samples >= WEIGHT || self.time - self.error() > limit)
     }
 }
 
@@ -124,11 +146,11 @@ pub struct Law {
     points: [Point; POINTS],
     /// Observations so far.
     seen: Wrapping<u32>,
-    /// Launches until the next run that explores, those that are left of this one, and what it
-    /// explores.
-    pause: u32,
+    /// Launches since the last one that explored, those that are left of its run, and what these
+    /// explore.
+    since: u32,
     run: u32,
-    turn: u8,
+    explored: u32,
     /// Clock of the table when it was last launched.
     used: Wrapping<u32>,
 }
@@ -149,21 +171,58 @@ pub struct Size {
     pub tpcs: u32,
     /// The TPCs that it would get if it explored nothing.
     pub settled: u32,
-    /// What the kernel's law says.
+    /// What is known of the kernel.
     pub verdict: Verdict,
     /// Whether it is the turn of a launch that explores.
     pub explores: bool,
 }
 
-/// What the law of a kernel says.
+/// What is known of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Too little is known.
+    /// Too little.
     Unknown,
-    /// The kernel does not scale as the law says.
+    /// Nothing less than all TPCs was found to be good.
     Refused,
-    /// It is known.
+    /// It does with fewer.
     Known,
+}
+
+/// What a kernel's points are compared with.
+#[derive(Clone, Copy, Debug)]
+struct Goal {
+    most: u32,
+    slip: Percent,
+    /// The time on all TPCs.
+    whole: Ns,
+}
+
+impl Goal {
+    /// Returns the longest good time on `tpcs` TPCs.
+    fn limit(&self, tpcs: u32) -> Ns {
+        let (most, tpcs) = (u64::from(self.most), u64::from(tpcs));
+        let slipped = u64::from(self.slip.get()).saturating_add(100);
+        let worth = self
+            .whole
+            .scale((most << 1).max(1), most.saturating_add(tpcs));
+        self.whole.scale(slipped, 100).min(worth)
+    }
+
+    /// Returns the launches for each one that takes `time`.
+    fn pause(&self, time: Ns) -> u64 {
+        let slower = (time - self.whole).scale(400, self.whole.get().max(1));
+        let slip = u64::from(self.slip.get().max(1));
+        div_ceil(slower.get(), slip).max(PAUSE_MIN)
+    }
+
+    /// Returns the TPCs halfway between a size and the slow one below it, if any are.
+    fn between(&self, slow: u32, size: u32) -> Option<u32> {
+        let step = div_ceil(self.most.into(), STEPS).max(1);
+        let half = u64::from(slow).saturating_add(size.into()) >> 1;
+        let half = div_ceil(half, step).saturating_mul(step);
+        let half = u32::try_from(half).ok()?;
+        (slow < half && half < size).then_some(half)
+    }
 }
 
 impl Law {
@@ -172,9 +231,9 @@ impl Law {
             kernel,
             points: [Point::default(); POINTS],
             seen: Wrapping(0),
-            pause: 0,
-            run: RUN,
-            turn: 0,
+            since: u32::MAX,
+            run: 0,
+            explored: 0,
             used: Wrapping(0),
         }
     }
@@ -187,91 +246,78 @@ impl Law {
         self.points.iter().filter(is_fresh)
     }
 
-    /// Returns the time on `tpcs` TPCs, if it was observed.
-    fn time(&self, tpcs: u32) -> Option<Ns> {
-        let mut points = self.fresh();
-        points
-            .find(|point| point.tpcs == tpcs)
-            .map(|point| point.time)
+    /// Returns the point of `tpcs` TPCs, if it counts.
+    fn point(&self, tpcs: u32) -> Option<&Point> {
+        self.fresh().find(|point| point.tpcs == tpcs)
     }
 
-    /// Returns the least TPCs within the slip.
-    fn least(&self, most: u32, slip: Percent) -> Result<u32, Verdict> {
-        let whole = self.time(most).ok_or(Verdict::Unknown)?;
-        if self.fresh().nth(LAST_OF_FIT).is_none() {
-            return Err(Verdict::Unknown);
-        }
-        let slipped = |time: Ns| time.scale(u64::from(slip.get()).saturating_add(100), 100);
-        let line = Line::through(self.fresh()).ok_or(Verdict::Unknown)?;
-        let fits = |point: &Point| {
-            let (seen, fitted) = (point.time, line.at(point.tpcs));
-            seen <= slipped(fitted) && fitted <= slipped(seen)
+    /// Returns the least TPCs that are good.
+    fn least(&self, goal: &Goal) -> u32 {
+        let good = |point: &&Point| point.time <= goal.limit(point.tpcs);
+        let good = self.fresh().filter(good).map(|point| point.tpcs).min();
+        good.unwrap_or(goal.most).min(goal.most)
+    }
+
+    /// Returns what is worth exploring below or above a size, and after how many launches for each
+    /// one.
+    fn next(&self, goal: &Goal, least: u32, size: u32) -> Option<(u32, u64)> {
+        let below = self.fresh().filter(|point| point.tpcs < size);
+        let slow = below.filter(|point| point.is_slow(goal.limit(point.tpcs)));
+        let slow = slow.map(|point| point.tpcs).max().unwrap_or(0);
+        let slow = slow.max(least.saturating_sub(1));
+        let Some(tpcs) = goal.between(slow, size) else {
+            return (size < goal.most).then_some((goal.most, PAUSE_WHOLE));
         };
-        if !self.fresh().all(fits) {
-            return Err(Verdict::Refused);
-        }
-        let allowed = slipped(whole);
-        let size = line.reaches(most, allowed);
-        let step = most.div_ceil(STEPS).max(1);
-        let size = match size.checked_rem(step) {
-            Some(0) | None => size,
-            Some(over) => (Sat(size) - Sat(over) + Sat(step)).0,
-        };
-        let seen = self.fresh().map(|point| point.tpcs).min();
-        let slow = self.fresh().filter(|point| point.time > allowed);
-        let slow = slow.map(|point| point.tpcs.saturating_add(step)).max();
-        let size = size.max(seen.unwrap_or(most)).max(slow.unwrap_or(1));
-        Ok(size.min(most))
+        let worst = goal.whole.scale(u64::from(goal.most), u64::from(tpcs));
+        let known = self.fresh().filter(|point| point.tpcs <= tpcs);
+        let known = known.max_by_key(|point| point.tpcs).map(|point| point.time);
+        Some((tpcs, goal.pause(known.unwrap_or(worst).min(worst))))
     }
 
     /// Returns how many TPCs a launch gets. It explores only where that can be observed.
     fn size(&self, bounds: Bounds, slip: Percent, observed: bool) -> Size {
         let most = bounds.most;
         let bound = |tpcs: u32| tpcs.max(bounds.least).max(1).min(most);
-        let least = self.least(most, slip);
-        let tpcs = bound(least.unwrap_or(most));
-        let explores = observed && self.pause == 0 && most >= MOST_MIN;
-        let explores = explores && self.time(most).is_some();
-        let base = |base: &u32| Some(base / 2).filter(|half| tpcs <= *half);
-        let base = core::iter::successors(Some(most), base).last();
-        let base = base.unwrap_or(most);
-        let explored = match self.turn {
-            0 => base / 2,
-            1 => base.div_ceil(4).saturating_mul(3),
-            _ => most,
+        let whole = self.point(most);
+        let goal = whole.map(|whole| Goal {
+            most,
+            slip,
+            whole: whole.time,
+        });
+        let settled = bound(goal.map_or(most, |goal| self.least(&goal)));
+        let verdict = match goal {
+            Some(_) if settled < most => Verdict::Known,
+            Some(_) if self.fresh().any(|point| point.tpcs < most) => Verdict::Refused,
+            _ => Verdict::Unknown,
         };
+        let next = || {
+            let (tpcs, pause) = self.next(goal.as_ref()?, bounds.least, settled)?;
+            let due = u64::from(self.since) >= pause.saturating_mul(u64::from(RUN));
+            due.then_some(tpcs)
+        };
+        let going = Some(self.explored).filter(|_| self.run > 0);
+        let explored = going.or_else(next).map(bound);
+        let known = whole.is_some_and(|whole| whole.samples >= WEIGHT);
+        let explored = explored.filter(|_| observed && known && most >= MOST_MIN);
         Size {
-            tpcs: if explores { bound(explored) } else { tpcs },
-            settled: tpcs,
-            verdict: least.err().unwrap_or(Verdict::Known),
-            explores,
+            tpcs: explored.unwrap_or(settled),
+            settled,
+            verdict,
+            explores: explored.is_some(),
         }
     }
 
     /// Records a launch of this size.
-    fn launch(&mut self, size: &Size, slip: Percent) {
-        self.pause = self.pause.saturating_sub(1);
+    fn launch(&mut self, size: &Size) {
         if !size.explores {
+            self.since = self.since.saturating_add(1);
             return;
         }
-        // A turn in which nothing differs costs nothing.
-        let idle = size.tpcs == size.settled;
+        if self.run == 0 {
+            (self.run, self.explored) = (RUN, size.tpcs);
+        }
         self.run = self.run.saturating_sub(1);
-        if self.run > 0 && !idle {
-            return;
-        }
-        self.run = RUN;
-        self.turn = match self.turn {
-            0 => 1,
-            1 => 2,
-            _ => 0,
-        };
-        let pause = 400u32.div_ceil(u32::from(slip.get().max(1)));
-        self.pause = match size.verdict {
-            _ if idle => 0,
-            Verdict::Unknown => pause.saturating_mul(RUN),
-            _ => pause.max(PAUSE_MIN).saturating_mul(RUN),
-        };
+        self.since = 0;
     }
 
     /// Learns a time on `tpcs` TPCs.
@@ -304,77 +350,7 @@ impl Law {
     }
 }
 
-/// The line of least squares through points, over x = WHOLE / k and y = time / TICK. With `n`
-/// points:
-///
-/// ```text
-/// y(x) = (sum y + slope * (n * x - sum x)) / n
-/// ```
-struct Line {
-    points: u64,
-    x: u64,
-    y: u64,
-    /// The slope as a fraction. It is not negative: no kernel is slower on more TPCs.
-    rise: u64,
-    run: u64,
-}
-
-impl Line {
-    fn through<'a>(points: impl Iterator<Item = &'a Point> + Clone) -> Option<Self> {
-        // At most 6 points, x <= 2^16 and y <= 2^30, so no sum of products leaves 63 bits.
-        let sum = |of: fn(u64, u64) -> u64| {
-            let each = points
-                .clone()
-                .map(|point| of(x_of(point.tpcs), y_of(point.time)));
-            each.map(Wrapping).sum::<Wrapping<u64>>()
-        };
-        let n = sum(|_, _| 1);
-        let (x, y) = (sum(|x, _| x), sum(|_, y| y));
-        let products = sum(|x, y| x.wrapping_mul(y));
-        let run = n * sum(|x, _| x.wrapping_mul(x)) - x * x;
-        let rise = Sat((n * products).0) - Sat((x * y).0);
-        (run.0 > 0).then_some(Self {
-            points: n.0,
-            x: x.0,
-            y: y.0,
-            rise: rise.0,
-            run: run.0,
-        })
-    }
-
-    /// Returns the time on `tpcs` TPCs.
-    fn at(&self, tpcs: u32) -> Ns {
-        let at = (Wrapping(self.points) * Wrapping(x_of(tpcs))).0;
-        let rise = |by: u64| Sat(mul_div(self.rise, by, self.run).unwrap_or(u64::MAX));
-        let sum = match at >= self.x {
-            true => Sat(self.y) + rise((Sat(at) - Sat(self.x)).0),
-            false => Sat(self.y) - rise((Sat(self.x) - Sat(at)).0),
-        };
-        Ns(sum.0.checked_div(self.points).unwrap_or(0)) * TICK
-    }
-
-    /// Returns the least TPCs that take `allowed` at most, among those up to `most`.
-    fn reaches(&self, most: u32, allowed: Ns) -> u32 {
-        let Some(room) = allowed.checked_sub(self.at(most)) else {
-            return most;
-        };
-        // A line without a slope reaches it everywhere.
-        let by = mul_div(y_of(room), self.run, self.rise).unwrap_or(WHOLE);
-        let x = (Sat(x_of(most)) + Sat(by)).0;
-        let least = div_ceil(WHOLE, x);
-        u32::try_from(least).map_or(most, |least| least.min(most))
-    }
-}
-
-fn x_of(tpcs: u32) -> u64 {
-    WHOLE.checked_div(u64::from(tpcs)).unwrap_or(WHOLE)
-}
-
-fn y_of(time: Ns) -> u64 {
-    (time.get() / TICK).min(TICKS_MAX)
-}
-
-/// The laws of one tenant's kernels, in slots of the caller.
+/// What is known of one tenant's kernels, in slots of the caller.
 #[derive(Debug)]
 pub struct Laws<'a> {
     slots: &'a mut [Option<Law>],
@@ -409,7 +385,7 @@ impl<'a> Laws<'a> {
     }
 
     /// Records that a launch of `kernel` has been released with this size.
-    pub fn launch(&mut self, kernel: &Kernel, size: &Size, slip: Percent) {
+    pub fn launch(&mut self, kernel: &Kernel, size: &Size) {
         let now = Wrapping(*self.uses) + Wrapping(1);
         *self.uses = now.0;
         let places = predict::places(kernel, self.slots.len());
@@ -419,7 +395,7 @@ impl<'a> Laws<'a> {
             let known = slot.filter(|law| law.kernel == *kernel);
             let mut law = known.unwrap_or_else(|| Law::new(*kernel));
             law.used = now;
-            law.launch(size, slip);
+            law.launch(size);
             *slot = Some(law);
         }
     }
@@ -436,7 +412,7 @@ impl<'a> Laws<'a> {
     /// Returns how long `kernel` takes on `tpcs` TPCs, if that was observed.
     pub fn time(&self, kernel: &Kernel, tpcs: u32) -> Option<Ns> {
         let law = self.slots.get(find(self.slots, kernel)?)?.as_ref();
-        law?.time(tpcs)
+        Some(law?.point(tpcs)?.time)
     }
 }
 

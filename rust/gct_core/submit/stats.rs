@@ -144,8 +144,7 @@ pub struct Counters {
     /// counts them ([`fit`](crate::policy::tpc::fit)).
     pub spared: u64,
     /// Launches and replays that had fewer TPCs than granted because of `slip.tpc`, and those that
-    /// had all of them because their times do not follow the law of
-    /// [`scale`](crate::policy::scale).
+    /// had all of them because [`scale`](crate::policy::scale) has found no good size.
     pub slip_narrowed: u64,
     /// The second of these.
     pub slip_refused: u64,

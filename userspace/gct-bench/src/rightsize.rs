@@ -21,7 +21,7 @@ use std::time::Duration;
 /// `slip.tpc` in percent. The largest comes first: laws are learnt sooner under it.
 const SLIPS: [u32; 4] = [0, 20, 10, 3];
 /// The time to learn, as a multiple of a window.
-const LEARN: f64 = 2.0;
+const LEARN: f64 = 4.0;
 /// The pair, and the share of the GPU's time that its service takes alone.
 const PAIR: (&str, &str) = ("bert", "resnet50");
 const LOAD: f64 = 0.5;

@@ -332,7 +332,7 @@ pub(crate) static METRICS: &[Metric] = &[
         "launches_slip_refused",
         File::ComputeStat,
         From::Key("slip_refused"),
-        "Launches and replays of graphs that slip.tpc leaves alone, because their times follow no law.",
+        "Launches and replays of graphs that slip.tpc leaves alone, because fewer TPCs were too slow or saved too little.",
     ),
     of(
         Scope::Pool,

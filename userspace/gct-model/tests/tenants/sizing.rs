@@ -14,11 +14,16 @@ const MS: u64 = 1_000_000;
 const LOOK: u64 = 5_000;
 const TPCS: usize = 16;
 
-/// Returns a program whose launches come one after another, in so many waves on all TPCs.
-fn launches(waves: u32, block_ns: u64) -> Program {
+/// Blocks that a TPC holds at once.
+const WAVE: u32 = 4;
+/// Blocks of two waves on all TPCs, of which the second is nearly empty. Nine TPCs are as fast.
+const TAIL: u32 = WAVE * 18;
+
+/// Returns a program whose launches of so many blocks come one after another.
+fn launches(blocks: u32, block_ns: u64) -> Program {
     let kernel = Kernel {
         program: 0x100,
-        blocks: 4 * waves * TPCS as u32,
+        blocks,
         block_ns,
     };
     Program::new(vec![kernel], Pattern::Always(1), START, 1)
@@ -40,20 +45,34 @@ fn alone(slip: u32, program: Program, time: u64) -> (usize, Counters) {
     )
 }
 
-/// Checks that a launch of many waves gets fewer TPCs, within the slip.
+/// Checks that launches get fewer TPCs within the slip, as few as are as fast.
 #[test]
 fn launches_are_narrowed_within_the_slip() {
-    let (plain, none) = alone(0, launches(20, 50_000), 2_000 * MS);
+    let (plain, none) = alone(0, launches(TAIL, 500_000), 2_000 * MS);
     assert_eq!((none.slip_narrowed, none.slip_saved), (0, 0));
     for slip in [10, 20] {
-        let (sized, counters) = alone(slip, launches(20, 50_000), 2_000 * MS);
+        let (sized, counters) = alone(slip, launches(TAIL, 500_000), 2_000 * MS);
         assert!(
             counters.slip_narrowed as usize > sized / 2,
             "{slip}% {counters:?}"
         );
-        let least = plain * 100 / (100 + slip as usize + slip as usize / 4 + 1);
+        let least = plain * 100 / (100 + slip as usize / 4 + 1);
         assert!(sized >= least, "{slip}%: {sized} launches of {plain}");
+        // 7 of 16 TPCs, in half of all launches.
+        let saved = counters.slip_saved * 100 / (2_000 * MS);
+        assert!(saved > 100 * 7 / 16 / 2, "{slip}%: {saved}% saved");
     }
+}
+
+/// Checks that launches of many waves keep their TPCs: fewer would save no TPC-time.
+#[test]
+fn purely_parallel_launches_are_not_narrowed() {
+    let (sized, counters) = alone(20, launches(20 * WAVE * TPCS as u32, 50_000), 2_000 * MS);
+    assert!(sized > 500 && counters.slip_refused as usize > sized);
+    assert!(
+        (counters.slip_narrowed as usize) < sized / 20,
+        "{counters:?}"
+    );
 }
 
 /// Checks that times count only while nobody else works on the same TPCs. A neighbour that always
@@ -66,7 +85,7 @@ fn a_time_beside_another_on_the_same_tpcs_tells_nothing() {
         let slip = (File::SlipTpc, "20".into());
         let sized = world.group(&[slip, (File::TpcMask, "0-7".into())]);
         let plain = world.group(&[(File::TpcMask, theirs.into())]);
-        world.start(sized, launches(20, 50_000));
+        world.start(sized, launches(WAVE * 10, 500_000));
         let kernel = Kernel {
             program: 0x100,
             blocks: 640,
@@ -86,12 +105,12 @@ fn a_time_beside_another_on_the_same_tpcs_tells_nothing() {
     assert_eq!(together.slip_narrowed, 0);
     let sometimes = beside("0-7", at_times);
     assert!(sometimes.slip_narrowed > 100, "{sometimes:?}");
-    assert_eq!(sometimes.slip_refused, 0);
+    assert!(sometimes.slip_refused < sometimes.slip_narrowed);
 }
 
 /// Checks that a grid of one wave keeps all TPCs that hold it: its blocks may wait for each other.
 #[test]
 fn a_launch_of_one_wave_is_not_narrowed() {
-    let (_, counters) = alone(50, launches(1, 1_000_000), 500 * MS);
+    let (_, counters) = alone(50, launches(WAVE * TPCS as u32, 1_000_000), 500 * MS);
     assert_eq!(counters.slip_narrowed, 0);
 }
