@@ -18,6 +18,9 @@ struct World {
     /// The driver refuses one of so many moves; 0 for none.
     fails: u64,
     moves: u64,
+    /// Time that the bus takes for 1 MiB, and that it has taken.
+    slowness: u64,
+    busy: u64,
     now: u64,
 }
 
@@ -30,6 +33,8 @@ impl World {
             places: BTreeMap::new(),
             fails: 0,
             moves: 0,
+            slowness: 0,
+            busy: 0,
             now: 0,
         }
     }
@@ -42,6 +47,8 @@ impl World {
 impl Backend for World {
     fn migrate(&mut self, at: u64, bytes: u64, to_gpu: bool) -> bool {
         self.moves += 1;
+        let took = self.slowness * bytes / MIB;
+        (self.busy, self.now) = (self.busy + took, self.now + took);
         if self.fails > 0 && self.moves % self.fails == 0 {
             return false;
         }
@@ -365,4 +372,57 @@ fn room_for_others_is_not_taken() {
     assert_eq!(world.charged, at(48, 80), "it is not wanted");
     run(&mut memory, &mut world, 1, &[(A, 50)]);
     assert_eq!(world.charged, at(64, 80), "what was not moved returns");
+}
+
+/// Looks and moves as the library's thread does, and counts a use of each address whenever it
+/// looks, until so many MiB are on the GPU or so many seconds have passed. Returns the time that it
+/// took.
+fn pace(memory: &mut Memory, world: &mut World, used: &[u64], until: u64, seconds: u64) -> u64 {
+    let begun = world.now;
+    while world.charged.device < until * MIB && world.now - begun < seconds * SECOND {
+        used.iter().for_each(|address| memory.used(*address));
+        let began = Ns(world.now);
+        let next = memory.look(world, began);
+        let moved = next.filter(|next| memory.carry_out(*next, world, began));
+        let took = Ns(world.now) - began;
+        world.now += moved.map_or(SECOND, |moved| moved.pause(took).get());
+        check(memory, world);
+    }
+    world.now - begun
+}
+
+/// Beside work the bus moves 2.5 GB/s, and 36 GB/s without.
+#[test]
+fn memory_comes_back_soon_and_leaves_half_of_the_bus() {
+    for (slowness, used, seconds) in [
+        (420_000, &[A][..], 7),
+        (420_000, &[], 11),
+        (29_000, &[A], 4),
+        (29_000, &[], 8),
+    ] {
+        let (mut memory, mut world) = (Memory::default(), World::new(1024, 8192));
+        assert!(alloc(&mut memory, &mut world, A, 6144));
+        pace(&mut memory, &mut world, used, u64::MAX / MIB, 10);
+        assert_eq!(world.charged, at(1024, 5120));
+        (world.limit, world.slowness) = (at(6144, 8192), slowness);
+        let took = pace(&mut memory, &mut world, used, 6144, 60);
+        assert!(took <= seconds * SECOND, "{slowness} {used:?}: {took}");
+        // Nothing moves before the second look.
+        assert!(world.busy <= (took - SECOND) / 2, "{slowness} {used:?}");
+    }
+}
+
+#[test]
+fn exchanges_take_a_fifth_of_the_bus() {
+    const FAR: u64 = 1 << 40;
+    let (mut memory, mut world) = (Memory::default(), World::new(4096, 8192));
+    assert!(alloc(&mut memory, &mut world, A, 4096) && alloc(&mut memory, &mut world, FAR, 4096));
+    world.slowness = 420_000;
+    let begun = world.now;
+    while !world.places.range(FAR..).all(|(_, on_gpu)| *on_gpu) {
+        pace(&mut memory, &mut world, &[FAR], u64::MAX / MIB, 1);
+        assert!(world.now - begun < 60 * SECOND, "{}", world.busy);
+    }
+    assert_eq!(world.charged, at(4096, 8192));
+    assert!(world.busy <= (world.now - begun) / 5);
 }
