@@ -180,7 +180,7 @@ fn a_duty_cycle_is_kept_and_can_be_had() {
 
 /// Returns how long the launches of a process that began after `from` have waited for their first
 /// block, the longest first.
-fn waits(world: &World, at: usize, from: u64) -> Vec<u64> {
+pub(crate) fn waits(world: &World, at: usize, from: u64) -> Vec<u64> {
     let done = world.processes[at].done.iter();
     let waits = done.filter_map(|launch| Some((launch.submitted, launch.began?)));
     let waits = waits.filter(|(submitted, _)| *submitted >= from);

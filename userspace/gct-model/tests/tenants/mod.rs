@@ -6,6 +6,7 @@ pub(crate) mod channel;
 pub(crate) mod goals;
 pub(crate) mod gpu;
 pub(crate) mod law;
+pub(crate) mod lengths;
 mod measured;
 pub(crate) mod memory;
 pub(crate) mod scenario;

@@ -92,6 +92,20 @@ impl Tree {
         state.press()
     }
 
+    /// Takes over how long the requests of groups are. Returns whether other slices are short now.
+    pub(crate) fn order(&mut self, lengths: &[(GroupId, Option<Us>)]) -> bool {
+        let mut state = self.host.state();
+        for (group, length) in lengths {
+            state.set_request_length(Owner::Group(*group), self.gpu, *length);
+        }
+        state.shorten()
+    }
+
+    /// Returns the time slice of a process; `None` for the driver's own.
+    pub(crate) fn slice(&mut self, proc: ProcKey) -> Option<Us> {
+        self.host.state().effective(proc, self.gpu).timeslice
+    }
+
     /// Returns the limits of a process.
     pub(crate) fn terms(&mut self, file: FileId) -> Terms {
         let terms = self.host.state().launch_terms(file, RM_ID);

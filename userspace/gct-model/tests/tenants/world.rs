@@ -15,6 +15,7 @@
 use super::goals::Goals;
 use super::gpu::{Gpu, Grid, Sharing};
 use super::law::{self, Facts};
+use super::lengths::Lengths;
 use super::memory::Heap;
 use super::script::{Action, Pattern, Program};
 use super::tenant::{self, Launch, Tenant};
@@ -29,7 +30,7 @@ use gct_core::owned::worker::{Pauses, Round, Signs};
 use gct_core::policy::share::Sign;
 use gct_core::policy::slo::Verdict;
 use gct_core::policy::tpc::Rank;
-use gct_core::units::Ns;
+use gct_core::units::{Ns, Us};
 
 /// The time of a machine that has been up for some time.
 pub(crate) const START: u64 = 1 << 40;
@@ -94,8 +95,23 @@ pub(crate) struct World {
     woken: bool,
     next_look: u64,
     pub(crate) goals: Goals,
+    pub(crate) lengths: Lengths,
     /// What is to happen, the last first.
     pub(crate) script: Vec<(u64, Action)>,
+}
+
+/// Returns the age of a group's first request that has not ended.
+fn open_requests<'a>(
+    processes: &'a [Process],
+    facts: &'a [Facts],
+    now: u64,
+) -> impl Fn(usize) -> Ns + 'a {
+    move |group| {
+        let of = processes.iter().zip(facts);
+        let mut of = of.filter(|(_, facts)| facts.owner == group);
+        let first = of.find_map(|(process, _)| process.tenant.governor.open_request());
+        first.map_or(Ns(0), |since| Ns(now) - since)
+    }
 }
 
 impl World {
@@ -116,6 +132,7 @@ impl World {
             woken: false,
             next_look: START,
             goals: Goals::default(),
+            lengths: Lengths::default(),
             script: Vec::new(),
         }
     }
@@ -140,21 +157,23 @@ impl World {
 
     /// Looks at all goals, and presses those that have none.
     fn look_at_goals(&mut self) {
-        let (processes, facts, now) = (&self.processes, &self.facts, Ns(self.now));
-        let open = |group: usize| {
-            let mut of = processes
-                .iter()
-                .zip(facts)
-                .filter(|(_, facts)| facts.owner == group);
-            let first = of.find_map(|(process, _)| process.tenant.governor.open_request());
-            first.map_or(Ns(0), |since| now - since)
-        };
+        let open = open_requests(&self.processes, &self.facts, self.now);
         let found = self.goals.look(open, self.now);
         let found: Vec<_> = found
             .iter()
             .map(|(group, verdict)| (self.groups[*group], *verdict))
             .collect();
         if self.tree.press(&found) {
+            self.take_terms();
+        }
+    }
+
+    /// Looks at the lengths of requests, and decides whose slices are short.
+    fn look_at_lengths(&mut self) {
+        let open = open_requests(&self.processes, &self.facts, self.now);
+        let found = self.lengths.look(open, self.now);
+        let found: Vec<_> = self.groups.iter().copied().zip(found).collect();
+        if self.tree.order(&found) {
             self.take_terms();
         }
     }
@@ -207,9 +226,12 @@ impl World {
 
     /// Gives all tenants their limits of now.
     fn take_terms(&mut self) {
-        for (process, facts) in self.processes.iter_mut().zip(&mut self.facts) {
+        self.gpu.slices.clear();
+        for (at, (process, facts)) in self.processes.iter_mut().zip(&mut self.facts).enumerate() {
             if process.life != Life::Dead {
                 let terms = self.tree.terms(process.tenant.file);
+                let slice = self.tree.slice(terms.proc).and_then(Us::to_ns);
+                self.gpu.slices.extend(slice.map(|slice| (at, slice.get())));
                 process.tenant.set(&terms);
                 process.standing = terms.standing;
                 facts.steal = terms.limits.steal;
@@ -245,6 +267,7 @@ impl World {
             looks,
             self.gpu.next_event(self.now),
             self.goals.next(),
+            self.lengths.next(),
         ];
         events.into_iter().flatten().chain(arrivals).min()
     }
@@ -264,6 +287,9 @@ impl World {
         }
         if self.goals.next().is_some_and(|next| next <= self.now) {
             self.look_at_goals();
+        }
+        if self.lengths.next().is_some_and(|next| next <= self.now) {
+            self.look_at_lengths();
         }
         self.arrive();
         self.look();
@@ -455,6 +481,7 @@ impl World {
         }
         if let Some(time) = tenant.governor.take_request() {
             self.goals.count(self.facts[at].owner, time);
+            self.lengths.count(self.facts[at].owner, time);
         }
         self.start_runs(at);
         let process = &mut self.processes[at];
