@@ -207,6 +207,21 @@ impl Error {
     }
 }
 
+/// Returns an error and its causes on one line, `what: why: why`. An error that ends as a sentence
+/// does so only where the line ends.
+#[must_use]
+pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.truncate(line.trim_end_matches('.').len());
+        line.push_str(": ");
+        line.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    line
+}
+
 fn kind_of(refusal: &Refusal) -> Kind {
     match refusal {
         Refusal::Core(CoreError::Unsupported) => Kind::Unsupported,
@@ -247,6 +262,25 @@ mod tests {
             assert_eq!(found, kind, "{core:?}");
             assert_eq!(cause, format!("{}: {}", core.symbol(), core.meaning()));
         }
+    }
+
+    #[test]
+    fn a_line_has_no_end_of_a_sentence_inside() {
+        const EOPNOTSUPP: i32 = 95;
+        let source: Refusal = io::Error::from_raw_os_error(EOPNOTSUPP).into();
+        let why = source.to_string();
+        let error = Error::Write {
+            path: "web/0/slip.power".into(),
+            text: "5".to_owned(),
+            source,
+        };
+        let line = format!("web/0/slip.power does not accept \"5\": {why}");
+        assert_eq!(one_line(&error), line);
+        let alone = Error::Access {
+            file: "version",
+            can_be: "read",
+        };
+        assert_eq!(one_line(&alone), "version can only be read.");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod transport;
 mod tree;
 
 pub use content::Content;
-pub use error::{Error, Kind, Refusal};
+pub use error::{one_line, Error, Kind, Refusal};
 pub use target::{Owner, Target};
 pub use transport::Door;
 pub use tree::{Tree, DEFAULT_ROOT, KERNEL_CONTAINER};

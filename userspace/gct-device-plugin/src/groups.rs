@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use gct_client::{Content, Error, Owner, Target, Tree};
+use gct_client::{one_line, Content, Error, Owner, Target, Tree};
 use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File, Place};
 use gct_kubelet::group::PodContainer;
@@ -141,7 +141,8 @@ pub fn reconcile(places: &Places, pods: Option<&HashSet<PodContainer>>) -> Resul
             restore(&tree, places, &record).map(|()| report.restored.push(name.clone()))
         };
         if let Err(error) = done {
-            report.failures.push(format!("group {name}: {error:#}"));
+            let why = one_line(error.as_ref());
+            report.failures.push(format!("group {name}: {why}"));
         }
     }
     // No container has these, unless somebody removed its record.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError};
 
 use anyhow::Result;
+use gct_client::one_line;
 use gct_kubelet::group::PodContainer;
 use tokio::sync::watch;
 
@@ -82,11 +83,11 @@ impl Keeper {
                 *self.tenants.lock().unwrap_or_else(PoisonError::into_inner) = report.running;
             }
             Err(error) => {
-                messages.insert(format!("groups: {error:#}"));
+                messages.insert(format!("groups: {}", one_line(error.as_ref())));
             }
         }
         if let Err(error) = &seen {
-            messages.insert(format!("{error:#}"));
+            messages.insert(one_line(error.as_ref()));
         }
         messages
             .difference(&self.said)
@@ -100,7 +101,7 @@ impl Keeper {
         let present = match gpus::read(&tree) {
             Ok(present) => present,
             Err(error) => {
-                messages.insert(with_cause(&error));
+                messages.insert(one_line(&error));
                 self.announce(&BTreeSet::new());
                 return Ok(());
             }
@@ -182,13 +183,6 @@ impl Keeper {
                 is_new
             });
         }
-    }
-}
-
-fn with_cause(error: &gct_client::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error} {cause}"),
-        None => error.to_string(),
     }
 }
 

@@ -154,7 +154,10 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gct-device-plugin: {error:#}");
+            eprintln!(
+                "gct-device-plugin: {}",
+                gct_client::one_line(error.as_ref())
+            );
             ExitCode::FAILURE
         }
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::bail;
+use gct_client::one_line;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
@@ -226,7 +227,7 @@ impl DevicePlugin for Service {
         });
         match pass.await {
             Ok(Ok(_)) => Ok(Response::new(PreStartContainerResponse {})),
-            Ok(Err(error)) => Err(Status::unavailable(format!("{error:#}"))),
+            Ok(Err(error)) => Err(Status::unavailable(one_line(error.as_ref()))),
             Err(error) => Err(Status::internal(error.to_string())),
         }
     }

@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gct-exporter: {error:#}");
+            eprintln!("gct-exporter: {}", gct_client::one_line(error.as_ref()));
             ExitCode::FAILURE
         }
     }

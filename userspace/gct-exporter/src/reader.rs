@@ -9,7 +9,7 @@
 use std::io::ErrorKind;
 use std::time::Instant;
 
-use gct_client::{Content, Error, Owner, Refusal, Target, Tree};
+use gct_client::{one_line, Content, Error, Owner, Refusal, Target, Tree};
 use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File};
 
@@ -74,10 +74,7 @@ impl Reader {
     fn report(&mut self, error: Option<&Error>) {
         match error {
             Some(error) if !self.failed => {
-                use std::error::Error as _;
-                let cause = error.source().map(|cause| format!(" Cause: {cause}"));
-                let cause = cause.unwrap_or_default();
-                eprintln!("gct-exporter: {error}{cause}");
+                eprintln!("gct-exporter: {}", one_line(error));
             }
             None if self.failed => eprintln!("gct-exporter: The tree can be read again."),
             _ => {}

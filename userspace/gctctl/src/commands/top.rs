@@ -8,11 +8,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use gct_client::{Error, Target, Tree};
+use gct_client::{one_line, Target, Tree};
 use gct_core::iface::{files, File, Place};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
@@ -73,7 +72,7 @@ fn show(
         match Snapshot::read(tree) {
             Ok(found) => state.follow(found),
             // The last look stays: a daemon that restarts is back soon.
-            Err(error) => state.lost = Some(text(&error)),
+            Err(error) => state.lost = Some(one_line(&error)),
         }
     }
 }
@@ -84,21 +83,10 @@ fn set(tree: &Tree, target: &Target, file: &str, value: &str) -> Result<String, 
         files::find(Place::Pool, file).ok_or_else(|| format!("There is no limit {file}."))?;
     let found = tree
         .set(target, entry, value)
-        .map_err(|error| text(&error))?;
+        .map_err(|error| one_line(&error))?;
     let file = match entry.file {
         File::ComputeFreeze => "compute.freeze",
         _ => entry.name,
     };
     Ok(format!("{target} {file}={found}"))
-}
-
-/// Returns an error and its causes on one line.
-fn text(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(" {cause}."));
-        source = cause.source();
-    }
-    text
 }
