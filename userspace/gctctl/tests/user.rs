@@ -258,6 +258,8 @@ fn without_its_limits_a_program_does_not_run() {
     let ran = bed.run(&["--tpc", "0-3"], "echo runs");
     assert_eq!(ran.exits(4), "");
     assert!(ran.stderr.contains("knows no GPU"), "{}", ran.stderr);
+    let ls = bed.gctctl(&["ls"]);
+    assert!(!ls.exits(0).contains("run-"), "{}", ls.stdout);
 }
 
 #[test]

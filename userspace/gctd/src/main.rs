@@ -4,11 +4,12 @@
 
 mod log;
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
 use gctd::{gpus, notify, Mount, Options, Server};
 use gctd_ipc::{paths, selftest};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -73,7 +74,7 @@ fn serve(cli: Cli) -> Result<()> {
     let signals = Signals::block();
     log::start(cli.log_format, cli.log_level);
     let path = options.directory.display().to_string();
-    let server = Server::bind(&options).with_context(|| format!("cannot listen in {path}"))?;
+    let server = Server::bind(&options).map_err(|error| anyhow!(no_sockets(&path, &error)))?;
     let stopper = server.stopper();
     std::thread::spawn(move || {
         signals.wait();
@@ -94,6 +95,17 @@ fn serve(cli: Cli) -> Result<()> {
     server.run()?;
     drop(mount);
     Ok(())
+}
+
+/// Describes why the daemon has no sockets in a directory, and what to do for who is not root.
+fn no_sockets(path: &str, error: &io::Error) -> String {
+    let next = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; run gctd as root, or set GCTGROUP_DIR to a directory of yours, also for gctctl"
+        }
+        _ => "",
+    };
+    format!("cannot listen in {path}: {error}{next}")
 }
 
 /// The signals that stop the daemon.
@@ -119,5 +131,17 @@ impl Signals {
         let mut signal = 0;
         // SAFETY: both pointers are valid for the call.
         unsafe { libc::sigwait(&self.0, &mut signal) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_listen_is_told_what_to_do() {
+        let told = |kind: io::ErrorKind| no_sockets("/run/gctgroup", &kind.into());
+        assert!(told(io::ErrorKind::PermissionDenied).contains("GCTGROUP_DIR"));
+        assert!(!told(io::ErrorKind::AddrInUse).contains("GCTGROUP_DIR"));
     }
 }

@@ -82,9 +82,13 @@ fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
     if !tree.owners()?.contains(&owner) {
         tree.create(&group)?;
     }
-    limit(tree, &limits, &owner)?;
-    tree.attach_pid(&group, process::id())?;
-    Ok(group)
+    let joined =
+        limit(tree, &limits, &owner).and_then(|()| Ok(tree.attach_pid(&group, process::id())?));
+    if joined.is_err() && run.group.is_none() {
+        // Fails if the daemon is gone, and its groups with it.
+        let _ = tree.remove(&group);
+    }
+    joined.map(|()| group)
 }
 
 /// Returns the requested limits. Checks every value, before a group exists.
