@@ -42,6 +42,7 @@ unpack_source() {
 	archive=$(ls "$dir"/kubernetes_*.orig.tar.*z)
 	tar -C "$dir/gopath/src/k8s.io/kubernetes" --strip-components=1 -xf "$archive"
 	name_authority "$dir/gopath/src/k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/endpoint.go"
+	iterate_as_go_does "$dir/gopath/src/k8s.io/kubernetes/vendor/github.com/modern-go/reflect2"
 }
 
 # Before 1.26 the kubelet names a plugin's socket as the authority of its requests. A path is none,
@@ -49,6 +50,18 @@ unpack_source() {
 name_authority() {
 	sed -i 's/grpc\.WithInsecure(), grpc\.WithBlock(),/grpc.WithAuthority("localhost"), &/' "$1"
 	grep -q 'WithAuthority("localhost")' "$1"
+}
+
+# Since Go 1.18 reflect.mapiterinit fills an iterator of its caller's. The source's reflect2 1.0.1
+# passes none, so maps are iterated where some register points, and the API server dies at its next
+# JSON. These are the lines of reflect2 1.0.2, with an iterator as large as Go 1.19's.
+iterate_as_go_does() {
+	sed -i -e 's/^func mapiterinit(.*/func mapiterinit(rtype, m unsafe.Pointer, it *hiter)/' \
+		-e 's/^\t\/\/ rest fields are ignored/\tpointers [6]unsafe.Pointer\n\tnumbers [4]uintptr/' "$1/unsafe_link.go"
+	sed -i -e 's/^\treturn &UnsafeMapIterator{/\tit := new(hiter)\n\tmapiterinit(type2.rtype, *(*unsafe.Pointer)(obj), it)\n&/' \
+		-e 's/mapiterinit(.*obj)),$/it,/' "$1/unsafe_map.go"
+	grep -q 'it \*hiter' "$1/unsafe_link.go" && grep -q 'numbers ' "$1/unsafe_link.go" &&
+		grep -q 'hiter: *it,' "$1/unsafe_map.go"
 }
 
 # The API server embeds a description of its types, which the source lacks.
@@ -110,7 +123,7 @@ unpack_root() {
 # The keys are made from what is built, and not from all of this script: compiling takes minutes.
 # The versions of the packages are those of the day on which the store first had them.
 components=$(store_dir kubernetes "$(content_key "$KUBERNETES_DEBIAN" "${COMPONENTS[*]}" \
-	"$(declare -f in_go unpack_source name_authority generate_openapi build_components)")")
+	"$(declare -f in_go unpack_source name_authority iterate_as_go_does generate_openapi build_components)")")
 root=$(store_dir kubernetes-root "$(content_key "${ROOT_PACKAGES[*]}" "$(declare -f unpack_root)")")
 [ -e "$components/.complete" ] && [ -e "$root/.complete" ] || apt_refresh
 build_once kubernetes "$(basename "$components")" "Kubernetes $KUBERNETES_VERSION" build_components
