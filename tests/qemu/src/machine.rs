@@ -27,6 +27,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) processors: u8,
     /// Further parameters for the kernel's command line.
     pub(crate) append: &'a str,
+    /// Whether there is a network, whose address 10.0.2.2 is the host's loopback.
+    pub(crate) network: bool,
     /// One vfio-user socket for each GPU.
     pub(crate) gpus: Vec<&'a Path>,
     /// The serial ports.
@@ -101,6 +103,10 @@ impl Machine<'_> {
                 option("serial", "chardev:terminal".into());
                 option("mon", "chardev=terminal".into());
             }
+        }
+        if self.network {
+            option("netdev", "user,id=network".into());
+            option("device", "virtio-net-pci,netdev=network,romfile=".into());
         }
         for (index, socket) in self.gpus.iter().enumerate() {
             // On the root bus QEMU would show the device without a PCIe link, and the driver reads

@@ -10,7 +10,7 @@ use crate::paths::{self, BuildTree};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
@@ -96,6 +96,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 2)]
     cpus: u8,
 
+    /// Give the machine a network, in which 10.0.2.2 is the loopback of this process's. The kernel
+    /// node alone has its driver.
+    #[arg(long)]
+    network: bool,
+
     /// Further parameters for the kernel's command line.
     #[arg(long, value_name = "WORDS", default_value = "")]
     append: String,
@@ -152,10 +157,20 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> anyhow::Result<Self> {
-        // A socket's path may have at most 107 bytes, so it cannot lie below the clone.
-        let path = std::env::temp_dir().join(format!("gct-vm.{}", process::id()));
-        fs::create_dir(&path).with_context(|| format!("Cannot create {}", path.display()))?;
-        Ok(Self(path))
+        // A socket's path may have at most 107 bytes, so it cannot lie below the clone. A process
+        // of another pid namespace may have the same number.
+        let mut other = 0;
+        loop {
+            let name = format!("gct-vm.{}.{other}", process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => other += 1,
+                Err(error) => {
+                    return Err(error).with_context(|| format!("Cannot create {}", path.display()));
+                }
+            }
+        }
     }
 
     fn join(&self, name: &str) -> PathBuf {
@@ -204,6 +219,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
             .unwrap_or_else(|| options.kernel.default_memory_mib()),
         processors: options.cpus,
         append: &options.append,
+        network: options.network,
         gpus: gpus.sockets().collect(),
         serial: Serial::Terminal,
     };
