@@ -4,10 +4,10 @@
 # Usage: test-kubernetes.sh [charts|v2|v1|machine]
 #
 # Runs gct-device-plugin beside a real kubelet, control plane, containerd and runc, in
-# namespaces of its own, on a gctd without a GPU, and checks the chart. With "machine", a
-# kubelet without a control plane in a virtual machine, on the patched driver and the
-# software GPU. Without an argument what gates: charts, and version 2 of cgroups; for
-# `make test-long` all. Needs root.
+# namespaces of its own, on a gctd without a GPU, and checks the chart. With "machine", plugin,
+# kubelet, containerd and runc are in a virtual machine, on the patched driver and the software
+# GPU, and the control plane beside it. Without an argument what gates: charts, and version 2 of
+# cgroups; for `make test-long` all. Needs root.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/versions.sh"
 . "$(dirname "$0")/machine.sh"
@@ -43,10 +43,10 @@ remove_cgroups() {
 trap remove_cgroups EXIT
 make_cgroups
 
-# Prints the script that enters the node with cgroups version 2, or without. Its root file system is
-# the store's below a tmpfs.
-enter_script() {
-	cat <<-ENTER
+# root_script LOGS: prints a script that mounts the root file system of a node or a control plane,
+# the store's below a tmpfs, and is in it then. Its programs write to the folder LOGS.
+root_script() {
+	cat <<-ROOT
 		set -eu
 		mount -t tmpfs tmpfs "$node/mount"
 		cd "$node/mount"
@@ -64,8 +64,14 @@ enter_script() {
 		mount --bind "$ROOT/tests/kubernetes" root/gct/tests
 		mount --bind "$ROOT/deploy" root/gct/deploy
 		mount --bind "$ROOT/gctgroup-docs/guide.md" root/gct/guide.md
-		mount --bind "$2" root/gct/logs
+		mount --bind "$1" root/gct/logs
 		cd root
+	ROOT
+}
+
+# Prints the rest of a script that enters the node with cgroups version 2, or without.
+enter_node() {
+	cat <<-ENTER
 		pivot_root . .old
 		umount -l /.old
 		[ $1 = v2 ] || umount /sys/fs/cgroup/unified
@@ -74,8 +80,20 @@ enter_script() {
 	ENTER
 }
 
-# run_node v2|v1: runs tests/kubernetes/node.sh and counts its lines. All processes end with their
-# pid namespace.
+# Prints the rest of a script that starts the control plane of a machine, and executes a command
+# beside it. The command sees this machine's files, and the control plane by its network.
+execute_beside_control() {
+	cat <<-ENTER
+		chroot . /bin/bash /gct/tests/machine-control.sh </dev/null >"$1/control.log" 2>&1 &
+		cd "$ROOT"
+		exec "\$@"
+	ENTER
+}
+
+# All processes of a command that this precedes end with their pid namespace.
+namespaces=(unshare -m -p -n -u -i -f --kill-child --propagation private)
+
+# run_node v2|v1: runs tests/kubernetes/node.sh and counts its lines.
 run_node() {
 	local version=$1 logs
 	# The pods that come and go in the end.
@@ -84,11 +102,11 @@ run_node() {
 	logs=$BUILD/log/$JOB-$version
 	rm -rf "$logs"
 	mkdir -p "$logs" "$node/mount"
-	enter_script "$version" "$logs" >"$node/enter.sh"
+	{ root_script "$logs"; enter_node "$version"; } >"$node/enter.sh"
 	printf '==> Kubernetes, cgroup %s, for at most %d s\n' "$version" $SECONDS_MAX
 	# The logs of the cluster's programs are in $logs.
 	check_script $JOB "$logs.log" timeout -s KILL $SECONDS_MAX \
-		unshare -m -p -n -u -i -f --kill-child --propagation private bash "$node/enter.sh" </dev/null
+		"${namespaces[@]}" bash "$node/enter.sh" </dev/null
 }
 
 # Prints the libraries of programs of the node's root file system.
@@ -102,8 +120,9 @@ libraries() {
 # Makes the root file system of the machine's node, with the image of its pods.
 make_machine_root() {
 	local root=$1 file folder
-	local programs=(/usr/bin/{containerd,containerd-shim-runc-v2,ctr} /usr/sbin/runc)
+	local programs=(/usr/bin/{containerd,containerd-shim-runc-v2,ctr,kubectl} /usr/sbin/runc)
 	. "$ROOT/tests/kubernetes/image.sh"
+	. "$ROOT/tests/kubernetes/control-plane.sh"
 	rm -rf "$root"
 	mkdir -p "$root"/{bin,root,tmp,images,etc/containerd,etc/gctgroup,var/lib}
 	for file in $(libraries "${programs[@]}"); do
@@ -119,6 +138,7 @@ make_machine_root() {
 	done
 	install -m 755 -T "$ROOT/tests/kubernetes/machine.sh" "$root/test.sh"
 	install -m 644 -T "$ROOT/tests/kubernetes/machine-kubelet.yaml" "$root/etc/kubelet.yaml"
+	kubeconfig https://10.0.2.2:6443 >"$root/etc/kubeconfig"
 	install -m 644 -T "$ROOT/tests/kubernetes/machine-profiles.toml" "$root/etc/gctgroup/profiles.toml"
 	install -m 644 -T "$ROOT/tests/kubernetes/machine-containerd.toml" "$root/etc/containerd/config.toml"
 	folder=$(mktemp -d)
@@ -131,9 +151,14 @@ make_machine_root() {
 }
 
 run_kernel_mode() {
+	local logs=$BUILD/log/$JOB-control
 	need_machine gct-device-plugin fakegpu-record
 	step "programs of the machine's node" make_machine_root "$node/machine"
-	run_machine $JOB machine "$node/machine"
+	rm -rf "$logs"
+	# The programs of the node of namespaces are no part of this one.
+	mkdir -p "$logs" "$node"/{mount,programs}
+	{ root_script "$logs"; execute_beside_control "$logs"; } >"$node/enter.sh"
+	run_machine $JOB machine "$node/machine" "${namespaces[@]}" bash "$node/enter.sh"
 }
 
 # render VALUE...: prints the chart's manifests with these values.
