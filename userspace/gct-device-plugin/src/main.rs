@@ -252,7 +252,10 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
     pass(&keeper, &options.kubelet).await?;
     if let Some((driver, publisher)) = drivers {
         registrations.spawn(driver.run(options.kubelet.clone()));
-        registrations.spawn(publisher.run());
+        registrations.spawn(async {
+            publisher.run().await;
+            Ok(())
+        });
     }
     let (mut term, mut int) = (
         signal(SignalKind::terminate())?,
@@ -264,13 +267,14 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
             let _ = pass(&keeper, &options.kubelet).await;
         }
     };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-        () = keep => {}
-    }
+    let done = tokio::select! {
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+        () = keep => Ok(()),
+        Some(ended) = registrations.join_next() => ended?,
+    };
     registrations.shutdown().await;
-    Ok(())
+    done
 }
 
 /// Returns the driver of claims, and what publishes their GPUs.

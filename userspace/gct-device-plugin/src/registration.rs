@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use tokio::time::{sleep, Instant};
 use tonic::transport::{Endpoint, Server};
 
@@ -26,7 +27,7 @@ use crate::api::services::device_plugin_server::DevicePluginServer;
 use crate::api::services::registration_client::RegistrationClient;
 use crate::api::{RegisterRequest, VERSION};
 use crate::service::{Service, OPTIONS};
-use crate::socket::{identity, Identity, Serving};
+use crate::socket::{identity, needs_new_start, Identity, Serving, NEW_START};
 
 const POLL: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_secs(1);
@@ -58,11 +59,28 @@ impl Registration {
     }
 
     /// Serves and registers for ever.
-    pub async fn run(mut self) {
+    ///
+    /// # Errors
+    ///
+    /// Ends when only a new start helps.
+    pub async fn run(mut self) -> Result<()> {
         loop {
             match self.serve() {
                 Ok(serving) => self.keep(&serving).await,
-                Err(error) => self.say(format!("cannot serve: {error}")),
+                Err(error) if needs_new_start(&error, &[&self.folder]) => {
+                    return Err(error).context(format!("{}: {NEW_START}", self.folder.display()));
+                }
+                // A kubelet that has never run has not made its folder.
+                Err(_) if !self.folder.exists() => {
+                    self.say(format!(
+                        "waits for a kubelet to make {}",
+                        self.folder.display()
+                    ));
+                }
+                Err(error) => {
+                    let socket = self.folder.join(&self.endpoint);
+                    self.say(format!("cannot serve at {}: {error}", socket.display()));
+                }
             }
             sleep(POLL).await;
         }

@@ -21,6 +21,17 @@ pub fn identity(path: &Path) -> Option<Identity> {
     Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
 }
 
+/// Returns whether an error says that folders which exist can only be read. So does a service of
+/// systemd see what was made after it started, such as the folders of a node's first kubelet. In a
+/// new start it can write to them.
+pub fn needs_new_start(error: &io::Error, folders: &[&Path]) -> bool {
+    let exist = folders.iter().all(|folder| folder.is_dir());
+    exist && error.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
+
+/// Says why a program ends for such an error.
+pub const NEW_START: &str = "it was made after this program, which ends to be started anew";
+
 /// A server at a socket. Dropping it stops the server and removes its socket.
 #[derive(Debug)]
 pub struct Serving {
@@ -62,5 +73,20 @@ impl Drop for Serving {
         if self.file.is_some() && identity(&self.path) == self.file {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_are_not_there_yet_need_no_new_start() {
+        let error = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
+        let (there, later) = (Path::new("/"), Path::new("/no/kubelet"));
+        assert!(needs_new_start(&error, &[there]));
+        assert!(!needs_new_start(&error, &[there, later]));
+        let other = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(!needs_new_start(&other, &[there]));
     }
 }

@@ -137,6 +137,22 @@ async fn a_kubelet_that_restarts_has_the_plugin_again() {
 }
 
 #[tokio::test]
+async fn the_plugin_waits_for_a_node_s_first_kubelet() {
+    let mut node = Node::new("first", PROFILES);
+    let folder = node.kubelet_folder().join("device-plugins");
+    fs::remove_dir(&folder).unwrap();
+    node.start_plugin();
+    let waits = format!("{SMALL}: waits for a kubelet to make {}", folder.display());
+    until("it says so", || node.file("plugin.log").contains(&waits)).await;
+    fs::create_dir(&folder).unwrap();
+    let kubelet = Kubelet::start(&node.kubelet_folder(), Behaviour::Proper);
+    kubelet.until_healthy(SMALL, 4).await;
+    let log = node.file("plugin.log");
+    assert_eq!(log.matches(&waits).count(), 1, "{log}");
+    assert!(!log.contains("cannot serve"), "{log}");
+}
+
+#[tokio::test]
 async fn a_kubelet_that_empties_its_folder_has_the_plugin_again() {
     let (node, kubelet) = started("emptied").await;
     fs::remove_file(node.endpoint("small")).unwrap();

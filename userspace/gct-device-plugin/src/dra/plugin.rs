@@ -36,9 +36,13 @@ use super::client::Server;
 use super::{slice, DRIVER};
 use crate::cdi::{ClaimDevice, Host};
 use crate::gpus::Gpu;
-use crate::socket::Serving;
+use crate::socket::{needs_new_start, Serving, NEW_START};
 
 const POLL: Duration = Duration::from_millis(200);
+
+/// The folder, below the kubelet's, in which it finds drivers.
+const REGISTRY: &str = "plugins_registry";
+
 /// Longest uid of a claim: the API server's have 36 characters.
 const UID_MAX: usize = 64;
 
@@ -62,16 +66,27 @@ pub struct Driver {
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Driver {
-    /// Serves in the kubelet's folder for ever.
-    pub async fn run(self, kubelet: PathBuf) {
+    /// Serves in the kubelet's folders for ever.
+    ///
+    /// # Errors
+    ///
+    /// Ends when only a new start helps.
+    pub async fn run(self, kubelet: PathBuf) -> Result<()> {
+        let registry = kubelet.join(REGISTRY);
+        let folder = self.endpoint.parent().unwrap_or(&kubelet);
+        // The driver makes its folder in one of the kubelet's.
+        let plugins = folder.parent().unwrap_or(&kubelet);
         let mut said = String::new();
         loop {
-            let message = match self.serve(&kubelet) {
+            let message = match self.serve(&registry, folder) {
                 Ok(serving) => {
                     while serving.iter().all(Serving::is_intact) {
                         sleep(POLL).await;
                     }
                     "a socket for claims is gone".to_owned()
+                }
+                Err(error) if needs_new_start(&error, &[&registry, plugins]) => {
+                    return Err(error).context(format!("{}: {NEW_START}", registry.display()));
                 }
                 Err(error) => format!("claims cannot be served: {error}"),
             };
@@ -84,14 +99,9 @@ impl Driver {
     }
 
     /// Serves claims, and then says so to the kubelet.
-    fn serve(&self, kubelet: &Path) -> io::Result<[Serving; 2]> {
-        let registry = kubelet.join("plugins_registry");
-        for folder in [
-            registry.as_path(),
-            self.endpoint.parent().unwrap_or(kubelet),
-        ] {
-            fs::create_dir_all(folder)?;
-        }
+    fn serve(&self, registry: &Path, folder: &Path) -> io::Result<[Serving; 2]> {
+        fs::create_dir_all(registry)?;
+        fs::create_dir_all(folder)?;
         let claims = Versions {
             new: v1::d_r_a_plugin_server::DRAPluginServer::new(self.clone()),
             old: v1beta1::d_r_a_plugin_server::DRAPluginServer::new(self.clone()),
