@@ -110,6 +110,12 @@ run_script() {
 		in_chroot "$root" "$made" "$(cat "$ROOT/tests/packages/lib.sh" "$script")" "$@"
 }
 
+# install_machine_script ROOT NAME
+install_machine_script() {
+	cat "$ROOT/tests/packages/machine.sh" "$ROOT/tests/packages/$2-machine.sh" >"$1/test.sh"
+	chmod 755 "$1/test.sh"
+}
+
 # Makes a Debian with Slurm, the hooks of the package and its gctctl, for the machine.
 make_slurm_root() {
 	local root=$1
@@ -120,7 +126,7 @@ make_slurm_root() {
 	dpkg-deb --fsys-tarfile "$made"/new/gctgroup-tools_*.deb |
 		tar -C "$root" -x --keep-directory-symlink ./usr/bin/gctctl ./usr/lib/gctgroup/slurm
 	install --strip "$GUEST_BIN/rm-pod" "$root/usr/bin"
-	install -m 755 -T "$ROOT/tests/packages/slurm-machine.sh" "$root/test.sh"
+	install_machine_script "$root" slurm
 }
 
 # Makes a Debian with systemd, the package's files and programs that play tenants, for the machine.
@@ -133,7 +139,9 @@ make_systemd_root() {
 		--exclude '*/python3*' --exclude './var/cache/*' --exclude './var/lib/apt/*' -cf - . | tar -C "$root" -xf -
 	dpkg-deb --fsys-tarfile "$made"/new/gctgroup-tools_*.deb | tar -C "$root" -x --keep-directory-symlink
 	install --strip "$GUEST_BIN/rm-pod" "$made/programs-of-tests/tenant" "$root/usr/bin"
-	install -m 755 -T "$ROOT/tests/packages/systemd-machine.sh" "$root/test.sh"
+	# No CUDA runs in the machine.
+	install -m 755 -T "$ROOT/tests/packages/gct-load" "$root/usr/lib/gctgroup/gct-load"
+	install_machine_script "$root" systemd
 }
 
 # What a kernel's headers have of what the checks look at.

@@ -1,34 +1,13 @@
-#!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in a machine with the patched driver and cgroup version 2 alone, in Debian 12 with Slurm: a
-# job of Slurm's is a member of its group by the cgroup that Slurm makes. Prints KTAP.
-export PATH=/usr/local/bin:/usr/sbin:/usr/bin
-GCT=/sys/kernel/debug/gctgroup
+# In Debian 12 with Slurm: a job of Slurm's is a member of its group by the cgroup that Slurm makes.
 
-tests=0
-result() {
-	tests=$((tests + 1))
-	printf '%s %d %s\n' "$1" $tests "$2"
+# A failure ends the script.
+explain() {
+	tail -n 15 /tmp/*.log
+	exit 1
 }
 
-# soon WHAT COMMAND...: a test that passes as soon as the command succeeds. A failure ends the
-# script.
-soon() {
-	local what=$1 limit=$((SECONDS + 60))
-	shift
-	until "$@" >/tmp/last 2>&1; do
-		if [ $SECONDS -ge $limit ]; then
-			result "not ok" "$what"
-			tail -n 15 /tmp/last /tmp/*.log
-			exit 1
-		fi
-		sleep 0.2
-	done
-	result ok "$what"
-}
-
-is() { [ "$1" = "$2" ] || { echo "is $1, not $2"; return 1; }; }
 group_cgroup() { cat $GCT/slurm_1/group.cgroup; }
 # The program that the job runs is in a cgroup below the group's.
 has_program() {

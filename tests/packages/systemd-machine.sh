@@ -1,16 +1,16 @@
-#!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in a machine with the patched driver and cgroup version 2 alone, in Debian 12: systemd starts
-# the package's units, as process 1 of a pid namespace. First the driver's nodes and debugfs are
-# hidden, and gctd owns the tree; then the kernel does. Prints KTAP.
-export PATH=/usr/sbin:/usr/bin
+# In Debian 12: systemd starts the package's units, as process 1 of a pid namespace. First the
+# driver's nodes and debugfs are hidden, and gctd owns the tree; then the kernel does.
 RESULTS=/var/results
-TESTS=27
+TESTS=41
 BOOT_SECONDS=300
 
-# boot MODE: runs systemd until it has executed this script with MODE.
+# boot MODE: runs systemd until it has executed this script with MODE. Prints what that added to the
+# results.
 boot() {
+	local before
+	before=$(wc -l <$RESULTS)
 	printf 'ARGUMENT=%s\n' "$1" >/etc/gct-test
 	timeout --kill-after=5 $BOOT_SECONDS unshare --pid --mount --uts --ipc --fork --kill-child bash -c '
 		mount -t proc proc /proc
@@ -30,7 +30,7 @@ boot() {
 			mount -t tmpfs tmpfs /sys/kernel/debug
 		fi
 		exec env -i container=gct PATH=$PATH /lib/systemd/systemd --show-status=no --unit=gct-test.target'
-	cat $RESULTS
+	tail -n +$((before + 1)) $RESULTS
 }
 
 # The package's script enables gctd. Its profile of GPUs is a file: nobody asks the driver here.
@@ -41,10 +41,15 @@ prepare() {
 	printf 'GCTD_OPTIONS="--gpus /opt/gpus --tpcs 0-65"\n' >/etc/default/gctd
 	printf '[group.train]\ngmem.limit = "32M"\ngroup.cgroup = "/train.slice"\n' >/etc/gctgroup/groups.toml
 	printf '[group.serve]\ngmem.limit = "1G"\ngroup.cgroup = "/system.slice/serve.service"\n' >>/etc/gctgroup/groups.toml
+	printf '[profile.small]\nslots = 2\ngmem.limit = "16M"\n' >/etc/gctgroup/profiles.toml
+	mkdir -p /etc/systemd/system/gct-device-plugin.service.d
+	printf '[Service]\nStandardError=append:/run/plugin.log\n' \
+		>/etc/systemd/system/gct-device-plugin.service.d/log.conf
 	cat >/etc/systemd/system/gct-test.target <<-'UNIT'
 		[Unit]
 		Requires=basic.target
-		Wants=gctd.service gctgroup-groups.service gct-exporter.service gct-test.service
+		Wants=gctd.service gctgroup-groups.service gct-exporter.service gctgroup-selftest.service
+		Wants=gct-device-plugin.service gct-test.service
 		AllowIsolate=yes
 	UNIT
 	cat >/etc/systemd/system/gct-test.service <<-UNIT
@@ -67,27 +72,11 @@ prepare() {
 		>/etc/systemd/system/serve.service.d/gctgroup.conf
 }
 
-result() {
-	echo "$1 - $2"
+explain() {
+	systemctl status --no-pager --lines=20 'gct*'
+	tail -n 15 /run/plugin.log
 }
 
-# soon WHAT COMMAND...: a test that passes as soon as the command succeeds.
-soon() {
-	local what=$1 limit=$((SECONDS + 60))
-	shift
-	until "$@" >/tmp/last 2>&1; do
-		if [ $SECONDS -ge $limit ]; then
-			result "not ok" "$what"
-			tail -n 15 /tmp/last
-			systemctl status --no-pager --lines=20 'gct*'
-			return
-		fi
-		sleep 0.2
-	done
-	result ok "$what"
-}
-
-is() { [ "$1" = "$2" ] || { echo "is $1, not $2"; return 1; }; }
 pid_of() { systemctl show --value --property=MainPID "$1"; }
 # has UNIT FIELD VALUE: a line of the status of a unit's process.
 has() { is "$(sed -n "s/^$2:\s*//p" "/proc/$(pid_of "$1")/status")" "$3"; }
@@ -99,6 +88,12 @@ page() {
 	exec 3<>/dev/tcp/127.0.0.1/9910 && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3
 }
 shows() { page | grep -qF "$1"; }
+# has_run UNIT: a unit that ends has succeeded.
+has_run() {
+	is "$(systemctl show --property=ActiveState,ConditionResult,ExecMainStatus "$1" | sort | xargs)" \
+		"ActiveState=inactive ConditionResult=yes ExecMainStatus=0"
+}
+serves() { [ -S /var/lib/kubelet/device-plugins/gctgroup-small.sock ]; }
 member() { [ "$(gctctl $user get "$1" group.procs)" = "$(pid_of "$2")" ]; }
 
 user() {
@@ -131,6 +126,19 @@ user() {
 	soon "the exporter goes on" shows 'gctgroup_up{} 1'
 	systemctl stop serve train
 	soon "programs that have ended are no members" eval 'is "$(gctctl --user get serve group.procs)" ""'
+	soon "a self-test without a GPU ends well" has_run gctgroup-selftest
+	soon "the plugin waits for a node's first kubelet" grep -q 'small: waits for a kubelet' /run/plugin.log
+	mkdir -p /var/lib/kubelet/device-plugins
+	soon "when its folder is there the plugin serves in it" serves
+	soon "it has no capability" has gct-device-plugin CapBnd 0000000000000000
+	soon "its system calls are filtered" has gct-device-plugin Seccomp 2
+	soon "it has no network" own gct-device-plugin net
+	soon "it sees the system read-only" refuses_writes gct-device-plugin
+	soon "it has written its CDI specification" grep -q libgct_preload.so /run/cdi/gctgroup.dev_small.json
+	killed=$(pid_of gct-device-plugin)
+	rm /var/lib/kubelet/device-plugins/*
+	kill -9 "$killed"
+	soon "systemd starts a killed plugin anew" eval '[ "$(pid_of gct-device-plugin)" -gt "$killed" ] && serves'
 }
 
 kernel() {
@@ -144,18 +152,24 @@ kernel() {
 	soon "the exporter shows the kernel's tree, by the drop-in" shows 'gctgroup_group_processes{group="train"} 1'
 	systemctl stop train
 	soon "what has ended is no member" eval 'is "$(gctctl get train group.procs)" ""'
+	soon "the self-test has used the GPU, and stored its result" eval \
+		'grep -x "masks exact" /var/lib/gctgroup/selftest/GPU-*.535.261.03 && has_run gctgroup-selftest'
+	soon "the plugin serves the profile of the software GPU, by the drop-in" serves
+	soon "it may write to the device alone" has gct-device-plugin CapBnd 0000000000200000
+	soon "its CDI specification is the kernel's" grep -q GCTGROUP_MODE=kernel /run/cdi/gctgroup.dev_small.json
+	soon "it serves what is healthy" eval '! grep unhealthy /run/plugin.log'
 }
 
 if [ $# = 1 ]; then
+	tests=$(grep -cE '^(not )?ok ' $RESULTS)
 	"$1"
 	exit
 fi
-printf 'KTAP version 1\n1..%d\n' $TESTS
+printf 'KTAP version 1\n1..%d\n' $TESTS | tee $RESULTS
 prepare
-for mode in user kernel; do
-	: >$RESULTS
-	boot $mode
-	# For the second one.
-	mkdir -p /etc/systemd/system/gct-exporter.service.d
-	cp /usr/share/doc/gctgroup-tools/examples/gct-exporter-kernel.conf /etc/systemd/system/gct-exporter.service.d
-done | awk '/^(not )?ok - / { sub(/ok - /, "ok " ++number " ") } { print }'
+boot user
+for unit in gct-exporter gct-device-plugin; do
+	mkdir -p /etc/systemd/system/$unit.service.d
+	cp /usr/share/doc/gctgroup-tools/examples/$unit-kernel.conf /etc/systemd/system/$unit.service.d
+done
+boot kernel
