@@ -156,6 +156,15 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/build/cargo}
 GUEST_TARGET=x86_64-unknown-linux-gnu
 GUEST_BIN=$CARGO_TARGET_DIR/$GUEST_TARGET/release
 
+# need_rust TOOL...: ends with an error unless these tools of Rust are there. After versions.sh.
+need_rust() {
+	local tool
+	for tool; do
+		command -v "$tool" >/dev/null || die "$tool is missing. Install rustup (https://rustup.rs), then:" \
+			"rustup toolchain install $RUST_TESTED --component clippy,rustfmt"
+	done
+}
+
 # need_tools: builds the VM runner and the software GPU; sets GCT_VM.
 need_tools() {
 	GCT_VM=$CARGO_TARGET_DIR/release/gct-vm

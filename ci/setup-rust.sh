@@ -7,10 +7,7 @@
 . "$ROOT/ci/versions.sh"
 
 printf '==> Rust toolchain\n'
-for tool in rustc cargo cargo-clippy cargo-fmt; do
-	command -v "$tool" >/dev/null ||
-		die "$tool is missing: rustup toolchain install $RUST_TESTED --component clippy,rustfmt"
-done
+need_rust rustc cargo cargo-clippy cargo-fmt
 found=$(rustc --version | cut -d' ' -f2)
 [ "$found" = "$RUST_TESTED" ] ||
 	note "rustc is $found; everything was tested with $RUST_TESTED (rustup default $RUST_TESTED)"

@@ -13,6 +13,8 @@
 
 cd "$ROOT"
 start=$SECONDS
+# Before minutes of downloads.
+need_rust rustc cargo
 ci/setup-packages.sh
 ci/setup-sources.sh
 ci/setup-rust.sh

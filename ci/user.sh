@@ -7,11 +7,14 @@
 # else build/user, with cargo's PROFILE, else release. It needs Rust and a C
 # linker and nothing of `make setup`; the folder can be copied to another machine.
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
 
 OUT=${1:-$BUILD/user}
 PROFILE=${2:-release}
 FILES=(gctd gctctl gct-exporter gct-device-plugin libgct_preload.so gct-load gct-hw)
 
+need_rust rustc cargo
+command -v cc >/dev/null || die "a C linker is missing: apt-get install gcc libc6-dev"
 step "user-space programs" cargo build --profile "$PROFILE" --locked \
 	--manifest-path "$ROOT/userspace/Cargo.toml" \
 	-p gctd -p gctctl -p gct-exporter -p gct-device-plugin -p gct-preload -p gct-load -p gct-hw
