@@ -57,6 +57,17 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         }
     }
 
+    /// Goes on with a channel that its tenant has used. The real ring is as long as the tenant's:
+    /// its entries before `put` are the tenant's own, and the GPU has read those before `get`.
+    /// Returns false, and changes nothing, if one is no index. Nothing was processed before.
+    pub fn resume(&mut self, get: u32, put: u32) -> bool {
+        let is_resumed = self.real.resume(get, put);
+        if is_resumed {
+            self.tenant.resume(put);
+        }
+        is_resumed
+    }
+
     /// Learns the token that rings the channel's doorbell. Nothing is published before.
     pub fn set_token(&mut self, token: u32) {
         self.token = Some(token);

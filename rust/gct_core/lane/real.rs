@@ -22,6 +22,11 @@ impl<S: DerefMut<Target = [u32]>> Real<S> {
         Self { ring, base: 0 }
     }
 
+    /// Goes on with a ring in use, as [`RealRing::resume`].
+    pub(super) fn resume(&mut self, get: u32, put: u32) -> bool {
+        self.ring.resume(get, put)
+    }
+
     /// Returns GP_PUT.
     pub(super) fn put(&self) -> u32 {
         self.ring.put()

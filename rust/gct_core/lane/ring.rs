@@ -55,6 +55,25 @@ impl<S: DerefMut<Target = [u32]>> RealRing<S> {
         }
     }
 
+    /// Goes on with a ring in which the tenant has written the entries before `put`, of which the
+    /// GPU has read those before `get`. Returns false, and changes nothing, if one is no index.
+    /// Nothing was written before.
+    pub fn resume(&mut self, get: u32, put: u32) -> bool {
+        if get >= self.entries || put >= self.entries {
+            return false;
+        }
+        for (slot, index) in self.tenant_next.iter_mut().zip(0..) {
+            *slot = index;
+        }
+        let in_flight = match put.checked_sub(get) {
+            Some(count) => count,
+            None => (Wrapping(put) + Wrapping(self.entries) - Wrapping(get)).0,
+        };
+        self.pushed = self.fetched + Wrapping(in_flight);
+        (self.put, self.get) = (put, get);
+        true
+    }
+
     /// Returns how many entries can be added before GP_GET is read again.
     pub fn room(&self) -> u32 {
         let in_flight = (self.pushed - self.fetched).0;
@@ -132,6 +151,30 @@ mod tests {
         assert_eq!(ring.put(), 3);
         ring.pushed(3);
         assert_eq!((ring.put(), ring.read_up_to(0)), (0, Some(3)));
+    }
+
+    /// Entries that the tenant wrote itself count as read one by one. What is added takes its place
+    /// behind them.
+    #[test]
+    fn a_ring_in_use_goes_on_at_its_indices() {
+        let mut ring = RealRing::new([0; 4].to_vec());
+        assert!(!ring.resume(4, 0) && !ring.resume(0, 4));
+        assert_eq!((ring.put(), ring.room()), (0, 3));
+        assert!(ring.resume(3, 1));
+        assert_eq!((ring.put(), ring.room()), (1, 1));
+        // One of the tenant's becomes two.
+        ring.pushed(1);
+        assert!(ring.is_full());
+        assert_eq!(
+            [3, 0, 1].map(|get| ring.read_up_to(get)),
+            [Some(3), Some(0), Some(1)]
+        );
+        ring.pushed(2);
+        assert_eq!([2, 3].map(|get| ring.read_up_to(get)), [Some(1), Some(2)]);
+        assert_eq!((ring.put(), ring.room()), (3, 3));
+        // Nothing is in flight.
+        let mut ring = RealRing::new([0; 4].to_vec());
+        assert!(ring.resume(2, 2) && ring.room() == 3);
     }
 
     #[test]

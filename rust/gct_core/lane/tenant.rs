@@ -28,6 +28,11 @@ impl TenantRing {
         }
     }
 
+    /// Goes on behind the entries before `put`, an index of the ring.
+    pub(super) fn resume(&mut self, put: u32) {
+        (self.taken, self.seen) = (put, put);
+    }
+
     /// Returns GP_PUT, or `otherwise` if it cannot be loaded.
     fn put(rings: &impl Rings, otherwise: u32) -> u32 {
         let put = rings.load(Side::Tenant, Control::Put);
