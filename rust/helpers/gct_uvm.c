@@ -34,9 +34,12 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/hashtable.h>
+#include <linux/kthread.h>
 #include <linux/list.h>
 #include <linux/mman.h>
 #include <linux/mutex.h>
+#include <linux/sched/mm.h>
+#include <linux/workqueue.h>
 
 /*
  * Windows begin at a multiple of the step, from the first address on. Channels name
@@ -127,6 +130,8 @@ static struct gct_known *gct_known_made(struct file *filp, void *owner)
 		made = NULL;
 		WRITE_ONCE(gct_numbers, gct_numbers + 1);
 		known->number = gct_numbers;
+		known->mm = current->mm;
+		mmgrab(known->mm);
 		hash_add(gct_table, &known->node, (unsigned long)known->va_space);
 	}
 	mutex_unlock(&gct_table_lock);
@@ -256,6 +261,7 @@ void uvm_gct_release(uvm_va_space_t *va_space)
 	list_for_each_entry_safe(registered, next, &known->registered, list)
 		kfree(registered);
 	gct_uvm_gone(known->owner, known->number, NULL);
+	mmdrop(known->mm);
 	kfree(known);
 }
 
@@ -414,35 +420,82 @@ static NV_STATUS gct_map_known(struct gct_known *known, const struct gct_uvm_spa
 	return NV_OK;
 }
 
-/* Returns whether addresses that are reserved in current's mm are those that the GPU uses. */
-static bool gct_is_mm(const uvm_va_space_t *va_space)
+/* Returns whether addresses that are reserved in the space's mm are those that the GPU uses. */
+static bool gct_is_mm(const struct gct_known *known)
 {
-	return current->mm && (!uvm_va_space_mm_enabled((uvm_va_space_t *)va_space) ||
-			       va_space->va_space_mm.mm == current->mm);
+	return !uvm_va_space_mm_enabled(known->va_space) ||
+	       known->va_space->va_space_mm.mm == known->mm;
+}
+
+/* A call of gct_map(). */
+struct gct_map_call {
+	struct work_struct work;
+	struct gct_known *known;
+	const struct gct_uvm_space *space;
+	u64 bytes;
+	bool writes;
+	struct gct_uvm_memory *memory;
+	NV_STATUS status;
+};
+
+/* Maps memory. current's mm is the space's. */
+static NV_STATUS gct_map_here(const struct gct_map_call *call)
+{
+	struct gct_known *known = call->known;
+	NV_STATUS status;
+
+	/*
+	 * The caller holds nv_system_pm_lock, so no suspension waits for this lock.
+	 * UVM_REGISTER_GPU_VASPACE takes it before gct_lock, hence no plain read.
+	 */
+	if (!uvm_down_read_trylock(&g_uvm_global.pm.lock))
+		return NV_ERR_NOT_SUPPORTED;
+	mutex_lock(&known->lock);
+	status = gct_map_known(known, call->space, call->bytes, call->writes, call->memory);
+	mutex_unlock(&known->lock);
+	uvm_up_read(&g_uvm_global.pm.lock);
+	return status;
+}
+
+static void gct_map_there(struct work_struct *work)
+{
+	struct gct_map_call *call = container_of(work, struct gct_map_call, work);
+
+	kthread_use_mm(call->known->mm);
+	UVM_ENTRY_VOID(call->status = gct_map_here(call));
+	kthread_unuse_mm(call->known->mm);
 }
 
 static uint32_t gct_map(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
 			struct gct_uvm_memory *memory)
 {
 	struct gct_known *known = gct_hold(space->number);
-	NV_STATUS status = NV_ERR_NOT_SUPPORTED;
+	struct gct_map_call call = {
+		.known = known,
+		.space = space,
+		.bytes = bytes,
+		.writes = writes,
+		.memory = memory,
+		.status = NV_ERR_NOT_SUPPORTED,
+	};
 
 	if (!known)
 		return NV_ERR_INVALID_STATE;
-	/*
-	 * The caller's ioctl holds nv_system_pm_lock, so no suspension waits for this lock.
-	 * UVM_REGISTER_GPU_VASPACE takes it before gct_lock, hence no plain read.
-	 */
-	if (!g_uvm_global.conf_computing_enabled && gct_is_mm(known->va_space) &&
-	    uvm_down_read_trylock(&g_uvm_global.pm.lock)) {
-		mutex_lock(&known->lock);
-		status = gct_map_known(known, space, bytes, writes, memory);
-		mutex_unlock(&known->lock);
-		uvm_up_read(&g_uvm_global.pm.lock);
+	if (g_uvm_global.conf_computing_enabled || !gct_is_mm(known)) {
+		/* Nothing is mapped there. */
+	} else if (current->mm == known->mm) {
+		call.status = gct_map_here(&call);
+	} else if (mmget_not_zero(known->mm)) {
+		/* The caller writes a limit, or a child of the tenant makes a channel. */
+		INIT_WORK_ONSTACK(&call.work, gct_map_there);
+		queue_work(system_unbound_wq, &call.work);
+		flush_work(&call.work);
+		destroy_work_on_stack(&call.work);
+		mmput_async(known->mm);
 	}
-	if (status != NV_OK)
+	if (call.status != NV_OK)
 		fput(known->filp);
-	return status;
+	return call.status;
 }
 
 /* Returns memory by its address. The lock of the space is held. */

@@ -23,6 +23,8 @@ struct gct_known {
 	struct file *filp;
 	/* The token of the control file by which GPU VA spaces were registered. */
 	void *owner;
+	/* Whoever registered them first. Windows are reserved there. */
+	struct mm_struct *mm;
 	/* Held while address spaces come and go, while memory does, and by UVM_FREE. */
 	struct mutex lock;
 	struct list_head registered;

@@ -265,8 +265,7 @@ impl UvmMemory {
             address: 0,
         };
         let writes = u32::from(access == kit::GPU_WRITES);
-        // SAFETY: both structures live during the call; this is an ioctl of the control file by
-        // which the space was registered (`alloc::enter`).
+        // SAFETY: both structures live during the call; nvidia-uvm looks the numbers up.
         done(unsafe { bindings::gct_helper_uvm_map(&named, bytes, writes, &mut memory) })?;
         let (words, address) = (memory.words, memory.address);
         // From here on it is unmapped.
