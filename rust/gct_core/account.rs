@@ -25,6 +25,8 @@ pub struct Amount {
     pub shared_channels: u32,
     /// Channels with their tenant's ring.
     pub native_channels: u32,
+    /// Those of them that are shadowed.
+    pub shadowed_channels: u32,
     /// Device memory allocated by the resource manager.
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.
@@ -42,6 +44,7 @@ impl Amount {
         channels: 0,
         shared_channels: 0,
         native_channels: 0,
+        shadowed_channels: 0,
         memory: Bytes(0),
         managed: Bytes(0),
         host: Bytes(0),
@@ -51,6 +54,12 @@ impl Amount {
     /// The part of a channel's amount that goes when the driver owns its ring.
     pub(crate) const NATIVE: Self = Self {
         native_channels: 1,
+        ..Self::ZERO
+    };
+
+    /// The part of a channel's amount that comes when it is shadowed.
+    pub(crate) const SHADOWED: Self = Self {
+        shadowed_channels: 1,
         ..Self::ZERO
     };
 
@@ -101,6 +110,9 @@ impl Amount {
             channels: self.channels.checked_add(other.channels)?,
             shared_channels: self.shared_channels.checked_add(other.shared_channels)?,
             native_channels: self.native_channels.checked_add(other.native_channels)?,
+            shadowed_channels: self
+                .shadowed_channels
+                .checked_add(other.shadowed_channels)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
             host: self.host.checked_add(other.host)?,
@@ -115,6 +127,9 @@ impl Amount {
             channels: self.channels.checked_sub(other.channels)?,
             shared_channels: self.shared_channels.checked_sub(other.shared_channels)?,
             native_channels: self.native_channels.checked_sub(other.native_channels)?,
+            shadowed_channels: self
+                .shadowed_channels
+                .checked_sub(other.shadowed_channels)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
             host: self.host.checked_sub(other.host)?,

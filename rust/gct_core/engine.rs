@@ -39,7 +39,7 @@ mod tpc_quota;
 
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
 pub use host_memory::HostCharge;
-pub use owned::{Progress, Site, Terms};
+pub use owned::{Progress, Shadowed, Site, Terms};
 pub use pageable::Paged;
 pub use pauses::Pausing;
 pub use pending_write::{needs_acks, needs_controls, Prepared};

@@ -8,7 +8,8 @@
 //!   range    the tenant's virtual memory object, below which it maps memory for the GPU
 //!
 //! A channel is owned from its allocation or not at all: the resource manager is given other
-//! parameters than the tenant wrote. What the tenant reads back is what it wrote.
+//! parameters than the tenant wrote. What the tenant reads back is what it wrote. A channel from
+//! before can be [shadowed](shadow) at most.
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,12 +17,14 @@
 //! | [`worker`] | how much a round of the worker takes, and when it begins |
 //! | [`kit`] | parameters of what the driver allocates |
 //! | [`uvm`] | address spaces of nvidia-uvm |
+//! | [`shadow`] | which channels from before a limit the driver can come between |
 //! | `params` | which parameters of the tenant are read |
 
 pub mod bells;
 pub mod kit;
 pub mod maps;
 mod params;
+pub mod shadow;
 pub mod uvm;
 pub mod worker;
 

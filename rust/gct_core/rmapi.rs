@@ -240,6 +240,17 @@ impl Call {
         )
     }
 
+    /// Returns whether the call allocates a channel.
+    pub const fn allocates_channel(&self) -> bool {
+        matches!(
+            self.action,
+            Action::Alloc {
+                class: Class::Channel,
+                ..
+            }
+        )
+    }
+
     /// Returns whether RM reports success.
     pub const fn succeeded(&self) -> bool {
         self.status == nv::NV_OK

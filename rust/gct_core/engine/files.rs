@@ -325,7 +325,9 @@ fn show_pool(
 fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("owned", pool.owned.0, out)?;
     show::stat_line("unowned", pool.unowned.0, out)?;
-    show::stat_line("native", pool.usage.now().native_channels.into(), out)
+    let now = pool.usage.now();
+    show::stat_line("native", now.native_channels.into(), out)?;
+    show::stat_line("cooperative", now.shadowed_channels.into(), out)
 }
 
 /// Shows what `slip.tpc` does to the launches of an owner.

@@ -12,7 +12,7 @@ use crate::lane::standing::Standing;
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::ObjectKey;
 use crate::records::{Gpu, WorkerCost};
-use crate::rmapi::{Action, Call, Class, Handle};
+use crate::rmapi::{Call, Class, Handle};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::topology::Topology;
@@ -33,6 +33,15 @@ pub struct Site {
     /// Whether the channel is refused if it cannot be owned.
     pub must_be_owned: bool,
     /// Whether the channel will be in another process's channel group.
+    pub shares_group: bool,
+}
+
+/// Where a channel is that is to be shadowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shadowed {
+    /// The resource manager's number of the GPU.
+    pub gpu: u32,
+    /// Whether it is in another process's channel group.
     pub shares_group: bool,
 }
 
@@ -105,14 +114,8 @@ impl State<'_> {
 
     /// Returns where a call allocates a channel, if the driver is to own it.
     pub fn site_of_owned(&self, file: FileId, call: &Call) -> Option<Site> {
-        let is_channel = matches!(
-            call.action,
-            Action::Alloc {
-                class: Class::Channel,
-                ..
-            }
-        );
-        let proc = self.files.get(&file).filter(|_| is_channel)?.proc;
+        let file_of_call = self.files.get(&file);
+        let proc = file_of_call.filter(|_| call.allocates_channel())?.proc;
         let space = self.objects.space(file, call.client)?;
         let parent = ObjectKey::new(space, self.parent_handle(call));
         let gpu = self.objects.get(parent)?.gpu?;
@@ -149,11 +152,39 @@ impl State<'_> {
         None
     }
 
+    /// Returns whether a file's client has an object of that handle, which the core follows.
+    pub fn has_object(&self, file: FileId, client: Handle, object: Handle) -> bool {
+        let object = self.key_of(file, client, object);
+        object.is_some_and(|key| self.objects.get(key).is_some())
+    }
+
     /// Returns whether a file's client has a channel of that handle.
     pub fn is_channel_of(&self, file: FileId, client: Handle, channel: Handle) -> bool {
         let object = self.key_of(file, client, channel);
         let object = object.and_then(|key| self.objects.get(key));
         object.is_some_and(|object| object.class == Class::Channel)
+    }
+
+    /// Returns where a channel is, if it is to be shadowed: limits on launches bind its process
+    /// that pauses do not enforce.
+    pub fn shadows(&self, file: FileId, client: Handle, channel: Handle) -> Option<Shadowed> {
+        let proc = self.files.get(&file)?.proc;
+        let key = self.key_of(file, client, channel)?;
+        let object = self.objects.get(key)?;
+        let group = ObjectKey {
+            handle: object.parent,
+            ..key
+        };
+        let gpu = object.gpu?;
+        let limits = Settings {
+            bandwidth: None,
+            ..self.effective(proc, gpu)
+        };
+        limits.binds_launches().then_some(())?;
+        Some(Shadowed {
+            gpu: self.rm_id(gpu)?,
+            shares_group: self.is_made_by_another(group, proc),
+        })
     }
 
     /// Returns the limits on the launches of a file's process on a GPU.
@@ -221,6 +252,26 @@ impl State<'_> {
                 };
                 *count += 1;
             }
+        }
+    }
+
+    /// Counts a native channel that the driver has shadowed.
+    pub fn shadowed(&mut self, file: FileId, client: Handle, channel: Handle) {
+        let named = self.key_of(file, client, channel);
+        let named = named.and_then(|key| Some((key, *self.objects.get(key)?)));
+        let Some((key, object)) = named.filter(|(_, object)| {
+            let charged = &object.charged;
+            charged.native_channels > charged.shadowed_channels && !object.charge_deferred
+        }) else {
+            return;
+        };
+        let Some(proc) = self.proc_of(&object) else {
+            return;
+        };
+        // INVARIANT: the native channel was charged, so there is a pool.
+        let charged = self.charge(proc, object.gpu, Amount::SHADOWED);
+        if let Some(object) = self.objects.get_mut(key) {
+            object.charged.shadowed_channels = charged.shadowed_channels;
         }
     }
 

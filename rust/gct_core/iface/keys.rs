@@ -158,7 +158,13 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "native",
         Some(Feature::ChannelOwned),
-        "Channels that exist and have their tenant's ring, for example those from before a limit. Of the limits on launches `compute.max` alone binds them.",
+        "Channels that exist and have their tenant's ring, for example those from before a limit. Of the limits on launches `compute.max` alone binds those that are not `cooperative`.",
+    ),
+    key(
+        File::ComputeStat,
+        "cooperative",
+        Some(Feature::ChannelOwned),
+        "Those of them that the driver has come between since: limits on launches bind them, unless their tenant goes round its own mappings.",
     ),
     key(
         File::ComputeStat,

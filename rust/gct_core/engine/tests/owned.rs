@@ -3,7 +3,7 @@
 //! Which channels the driver is to own, and what it says of them.
 
 use super::*;
-use crate::engine::{Progress, Site};
+use crate::engine::{Progress, Shadowed, Site};
 use crate::gpu_time::GpuTime;
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::owned;
@@ -186,7 +186,47 @@ fn channels_are_counted_by_who_has_their_ring() {
     state.owned_made(file, client, 77, true);
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool).unwrap();
-    assert!(stat.ends_with("owned 2\nunowned 1\nnative 0\n"), "{stat}");
+    assert!(
+        stat.ends_with("owned 2\nunowned 1\nnative 0\ncooperative 0\n"),
+        "{stat}"
+    );
+}
+
+/// A channel from before a limit is to be shadowed while a limit on launches binds its process that
+/// pauses do not enforce. It counts once, and goes with the channel.
+#[test]
+fn channels_from_before_are_shadowed_under_limits() {
+    let mut world = World::new(FEATURES.with(Feature::Bandwidth).with(Feature::Priority));
+    let (web, file) = world.web();
+    let (client, channel) = (handle(CLIENT), handle(CHANNEL));
+    let shadows = |world: &mut World, channel: Handle| {
+        let state = world.store.state();
+        state.shadows(file, client, channel)
+    };
+    assert_eq!(shadows(&mut world, channel), None);
+    let pool = world.pool(Owner::Group(web));
+    assert_eq!(world.write(File::ComputeMax, pool, "1000 2000"), Ok(()));
+    assert_eq!(shadows(&mut world, channel), None, "pauses are enough");
+    assert_eq!(world.write(File::ComputePriority, pool, "3"), Ok(()));
+    let due = Shadowed {
+        gpu: GPU_ID,
+        shares_group: false,
+    };
+    assert_eq!(shadows(&mut world, channel), Some(due));
+    assert_eq!(shadows(&mut world, 77), None);
+    let counts = |world: &mut World| {
+        let stat = world.read(File::ComputeStat, pool).unwrap();
+        let at = stat.find("native ").unwrap();
+        String::from(&stat[at..stat[at..].match_indices('\n').nth(1).unwrap().0 + at])
+    };
+    for _ in 0..2 {
+        world.store.state().shadowed(file, client, channel);
+        assert_eq!(counts(&mut world), "native 1\ncooperative 1");
+    }
+    world.free(file, CHANNEL, 0);
+    assert_eq!(counts(&mut world), "native 0\ncooperative 0");
+    world.store.state().shadowed(file, client, channel);
+    assert_eq!(counts(&mut world), "native 0\ncooperative 0");
 }
 
 #[test]

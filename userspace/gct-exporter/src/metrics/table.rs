@@ -268,6 +268,12 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("native"),
         "Channels that exist and have their tenant's ring.",
     ),
+    gauge(
+        ("compute_cooperative_channels", ""),
+        File::ComputeStat,
+        From::Key("cooperative"),
+        "Those of them that limits on launches bind, unless their tenant goes round its own mappings.",
+    ),
     counter(
         "launches",
         File::ComputeStat,
