@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 14;
+pub const GCT_ABI_VERSION: u32 = 15;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -112,6 +112,11 @@ pub struct gct_ear {
     _unused: [u8; 0],
 }
 #[repr(C)]
+#[derive(Debug)]
+pub struct gct_sheet {
+    _unused: [u8; 0],
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_process {
     pub tgid: u32,
@@ -209,6 +214,9 @@ unsafe extern "C" {
     ) -> u32;
     pub fn gct_bell_mapped(bell: *mut kernel::ffi::c_void);
     pub fn gct_bell_close(bell: *mut kernel::ffi::c_void);
+    pub fn gct_pane_fault(pane: *mut kernel::ffi::c_void, vma: *mut kernel::ffi::c_void) -> u32;
+    pub fn gct_pane_mapped(pane: *mut kernel::ffi::c_void, vma: *mut kernel::ffi::c_void);
+    pub fn gct_pane_close(pane: *mut kernel::ffi::c_void);
     pub static mut gct_owning: u32;
     pub fn gct_uvm_start(operations: *const gct_uvm_operations);
     pub fn gct_uvm_stop();
@@ -322,6 +330,15 @@ unsafe extern "C" {
     pub fn gct_helper_ear_rings(ear: *const gct_ear) -> u32;
     pub fn gct_helper_ear_missed(ear: *mut gct_ear, rings: u32);
     pub fn gct_helper_bell_follow(descriptor: i32, ear: *mut gct_ear);
+    pub fn gct_helper_sheet_new() -> *mut gct_sheet;
+    pub fn gct_helper_sheet_put(sheet: *mut gct_sheet);
+    pub fn gct_helper_pane_follow(descriptor: i32, sheet: *mut gct_sheet, first: u64);
+    pub fn gct_helper_sheet_give_up(sheet: *mut gct_sheet);
+    pub fn gct_helper_sheet_page(sheet: *mut gct_sheet, number: u64) -> *mut kernel::ffi::c_void;
+    pub fn gct_helper_sheet_forget(sheet: *mut gct_sheet, number: u64);
+    pub fn gct_helper_turn_begin(one: *mut gct_sheet, other: *mut gct_sheet, gpu_id: u32) -> bool;
+    pub fn gct_helper_turn_show(sheet: *mut gct_sheet, number: u64, shown: bool);
+    pub fn gct_helper_turn_end(one: *mut gct_sheet);
     pub fn gct_helper_worker_close_bells(worker: *mut gct_worker);
     pub fn gct_helper_pauses_in(ns: u64);
     pub fn gct_helper_pauses_cancel();

@@ -22,6 +22,7 @@ struct task_struct;
 struct gct_worker;
 struct gct_bell_gpu;
 struct gct_ear;
+struct gct_sheet;
 
 /*
  * A process: the thread group's id in the initial pid namespace, and the leader's
@@ -267,6 +268,28 @@ bool gct_helper_ear_hears(const struct gct_ear *ear);
 uint32_t gct_helper_ear_rings(const struct gct_ear *ear);
 void gct_helper_ear_missed(struct gct_ear *ear, uint32_t rings);
 void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear);
+
+/*
+ * Pages of the host that stand for a tenant's memory (gct_sheet.c). follow has a device
+ * file of current's be a pane of the sheet, whose mapping begins at page @first of the
+ * memory object; give_up says that a mapping is none. page adds a page of the host, and
+ * returns its address or NULL; forget frees it, after it is no longer shown.
+ *
+ * turn_begin returns whether nobody can fault on the GPU and nothing of both sheets is
+ * mapped, until turn_end of the first; false if a sheet is not ready for it: a mapping
+ * is no pane, or the GPU sleeps or is not @gpu_id. turn_show says whether a page is
+ * shown from then on. The GPU is held from turn_begin until all pages are forgotten.
+ * Context: process, may sleep.
+ */
+struct gct_sheet *gct_helper_sheet_new(void);
+void gct_helper_sheet_put(struct gct_sheet *sheet);
+void gct_helper_pane_follow(int32_t descriptor, struct gct_sheet *sheet, uint64_t first);
+void gct_helper_sheet_give_up(struct gct_sheet *sheet);
+void *gct_helper_sheet_page(struct gct_sheet *sheet, uint64_t number);
+void gct_helper_sheet_forget(struct gct_sheet *sheet, uint64_t number);
+bool gct_helper_turn_begin(struct gct_sheet *one, struct gct_sheet *other, uint32_t gpu_id);
+void gct_helper_turn_show(struct gct_sheet *sheet, uint64_t number, bool shown);
+void gct_helper_turn_end(struct gct_sheet *one);
 void gct_helper_worker_close_bells(struct gct_worker *worker);
 
 /*

@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 14
+#define GCT_ABI_VERSION 15
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -281,6 +281,19 @@ uint32_t gct_uvm_pick(void *gpu, uint32_t victim, uint32_t (*can_leave)(void *pm
  */
 void gct_bell_mapped(void *bell);
 void gct_bell_close(void *bell);
+
+/*
+ * Pages of the host in place of the GPU's. A device file through which a tenant maps
+ * memory that gctgroup may have to replace is a pane. gct_pane_fault() maps gctgroup's
+ * pages of a vm_area_struct, before the driver maps those that are not mapped then. It
+ * returns a vm_fault_t; unless that is VM_FAULT_NOPAGE, the driver maps nothing.
+ * gct_pane_mapped() unmaps what mmap() has mapped: the first access faults.
+ * gct_pane_close() as gct_bell_close(). Context: the first in a fault, with the driver's
+ * mmap_lock; the second in mmap.
+ */
+uint32_t gct_pane_fault(void *pane, void *vma);
+void gct_pane_mapped(void *pane, void *vma);
+void gct_pane_close(void *pane);
 
 /* Escape numbers of the ioctls that allocate, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
