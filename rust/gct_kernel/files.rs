@@ -125,6 +125,7 @@ pub(crate) fn write(
     // Whose limits a process has may change with its group.
     if gct_core::owned::concerns(file) {
         owned::update(glue);
+        owned::shadow(glue);
         exec::pass_pauses(*glue);
     }
     outcome.map_err(errno)

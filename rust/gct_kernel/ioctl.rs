@@ -291,7 +291,7 @@ pub(crate) fn ioctl_leave(
 ) {
     let served = serve::taken(room);
     owned::mapped(glue, file, escape, bytes, result);
-    owned::doorbell_mapped(glue, file, escape, bytes, result);
+    owned::cpu_mapped(glue, file, escape, bytes, result);
     memory_info::show(glue, file, escape, bytes, result);
     let Some(entered) = Entered::take(room) else {
         return;

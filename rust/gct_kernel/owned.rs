@@ -14,6 +14,8 @@ mod kit;
 mod lane;
 mod limited;
 mod limits;
+mod shadow;
+mod sheet;
 mod tenant;
 pub(crate) mod uvm;
 mod view;
@@ -23,6 +25,7 @@ use crate::state::Glue;
 use client::Refused;
 use gct_core::ids::{FileId, ProcKey};
 use gct_core::owned::maps::Space;
+use gct_core::owned::shadow::Seen;
 use gct_core::owned::uvm::UvmSpace;
 use gct_core::rmapi::Handle;
 use gpu::Gpu;
@@ -31,14 +34,16 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_mutex, Arc, Mutex};
 use lane::Lane;
 use limited::Limited;
+use shadow::Past;
 use tenant::Tenant;
 
 pub(crate) use alloc::enter;
 pub(crate) use client::Sender;
-pub(crate) use ear::mapped as doorbell_mapped;
+pub(crate) use ear::mapped as cpu_mapped;
 pub(crate) use follow::{leave, mapped, settled};
 pub(crate) use gpu::round;
 pub(crate) use limits::{is_online, move_workers, report, report_cost, report_file, update};
+pub(crate) use shadow::follow as shadow;
 
 /// The records of open files, and the GPUs that have owned channels.
 #[pin_data]
@@ -57,8 +62,11 @@ pub(crate) struct Owned {
     /// Held while limits are taken over, and while it is chosen which calls the hooks pass.
     #[pin]
     updating: Mutex<()>,
-    /// Number of the next lane.
-    lanes: Atomic<u64>,
+    /// Held while channels from before a limit are shadowed.
+    #[pin]
+    shadowing: Mutex<()>,
+    /// Number of the next lane, or of the next channel that is seen.
+    numbers: Atomic<u64>,
 }
 
 /// The records of files, in the order of their numbers.
@@ -119,23 +127,41 @@ struct Inner {
     spaces: KVVec<Space>,
     uvm: KVVec<UvmSpace>,
     channels: KVVec<Channel>,
+    past: Past,
     pending: Option<Pending>,
 }
 
-/// An owned channel. The worker has its lane.
+/// An owned or shadowed channel. The worker has its lane.
 struct Channel {
     client: Handle,
     channel: Handle,
     lane: u64,
+    is_shadow: bool,
     gpu: Arc<Gpu>,
 }
 
-/// A channel that the resource manager is allocating.
-enum Pending {
-    /// The channel gets its tenant's ring.
+impl Channel {
+    /// Returns whether this is a channel that was seen when it was allocated.
+    fn is(&self, seen: &Seen) -> bool {
+        (self.client, self.channel) == (seen.client, seen.channel)
+    }
+}
+
+/// A channel that the resource manager is allocating, and where the tenant's parameters say that it
+/// lies, if that is known.
+struct Pending {
+    seen: Option<Seen>,
+    parts: Parts,
+}
+
+/// What a channel is made of.
+enum Parts {
+    /// Its tenant's ring. It need not be owned.
+    Plain,
+    /// Its tenant's ring, although it was to be owned.
     Native,
-    /// The channel gets a ring of the driver's. During the allocation the driver's USERD has the
-    /// handle `name` in the tenant's client.
+    /// A ring of the driver's. During the allocation the driver's USERD has the handle `name` in
+    /// the tenant's client.
     Owned {
         lane: KBox<Lane>,
         number: u64,
@@ -152,7 +178,8 @@ impl Owned {
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
             live <- new_mutex!(KVVec::new(), "gct::owned_live"),
             updating <- new_mutex!((), "gct::owned_updating"),
-            lanes: Atomic::new(0),
+            shadowing <- new_mutex!((), "gct::owned_shadowing"),
+            numbers: Atomic::new(0),
         })
     }
 
@@ -255,6 +282,7 @@ fn record_made(glue: &Glue, file: FileId) -> Result<Arc<Record>, Refused> {
                 spaces: KVVec::new(),
                 uvm: KVVec::new(),
                 channels: KVVec::new(),
+                past: Past::new(),
                 pending: None,
             }, "gct::owned_file"),
         }),

@@ -1,37 +1,48 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recognises mappings of doorbells, and tenants whose rings are not heard.
+//! Recognises mappings for the CPU, doorbells among them, and tenants whose rings are not heard.
 
 use super::maps::{u32_at, u64_at};
 use crate::rmapi::nv::{self, nvos33_with_fd as map};
 use crate::rmapi::Handle;
 
 /// Most bytes of a doorbell's mapping.
-pub const DOORBELL_BYTES: u64 = 0x1_0000;
+const DOORBELL_BYTES: u64 = 0x1_0000;
 
-/// A mapping for the CPU that a tenant has prepared, and that may be a doorbell's.
+/// A mapping for the CPU that a tenant has prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuMapping {
     /// The client.
     pub client: Handle,
     /// The object.
     pub object: Handle,
+    /// Where the mapping begins in the object, in bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: u64,
     /// The tenant's descriptor of the device file by which it maps the object.
     pub descriptor: i32,
 }
 
 impl CpuMapping {
-    /// Reads what an ioctl has prepared, after the resource manager ran it. Returns `None` if that
-    /// cannot be a doorbell.
+    /// Reads what an ioctl has prepared, after the resource manager ran it. Returns `None` if it
+    /// has prepared nothing.
     pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
         let is_map = escape == nv::NV_ESC_RM_MAP_MEMORY && bytes.len() == map::SIZE;
         let is_done = is_map && u32_at(bytes, map::STATUS)? == nv::NV_OK;
-        (is_done && u64_at(bytes, map::LENGTH)? <= DOORBELL_BYTES).then_some(())?;
+        is_done.then_some(())?;
         Some(Self {
             client: u32_at(bytes, map::CLIENT)?,
             object: u32_at(bytes, map::MEMORY)?,
+            offset: u64_at(bytes, map::OFFSET)?,
+            bytes: u64_at(bytes, map::LENGTH)?,
             descriptor: i32::from_le_bytes(u32_at(bytes, map::FD)?.to_le_bytes()),
         })
+    }
+
+    /// Returns whether it may be a doorbell's.
+    pub const fn may_be_doorbell(&self) -> bool {
+        self.bytes <= DOORBELL_BYTES
     }
 }
 
@@ -99,6 +110,7 @@ mod tests {
         let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         set(map::CLIENT, &1_u32.to_le_bytes());
         set(map::MEMORY, &2_u32.to_le_bytes());
+        set(map::OFFSET, &0x2000_u64.to_le_bytes());
         set(map::LENGTH, &length.to_le_bytes());
         set(map::STATUS, &status.to_le_bytes());
         set(map::FD, &(-3_i32).to_le_bytes());
@@ -111,16 +123,20 @@ mod tests {
         let expected = CpuMapping {
             client: 1,
             object: 2,
+            offset: 0x2000,
+            bytes: 0x1_0000,
             descriptor: -3,
         };
         assert_eq!(found, Some(expected));
+        assert!(expected.may_be_doorbell());
     }
 
     #[test]
     fn what_is_no_doorbell_is_not_looked_up() {
         let decode = CpuMapping::decode;
         assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &bytes(1, 0)), None);
-        assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(0x1_0001, 0)), None);
+        let long = decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(0x1_0001, 0));
+        assert!(long.is_some_and(|long| !long.may_be_doorbell()));
         assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(1, 0x57)), None);
         assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(1, 0)[..55]), None);
         assert!(is_doorbell(0xc661) && !is_doorbell(0xc86f) && !is_doorbell(0));

@@ -7,14 +7,15 @@ use super::kit::{Home, Kit};
 use super::lane::Lane;
 use super::limited::Limited;
 use super::limits::{move_workers, terms};
-use super::{record_made, Pending, Record};
+use super::{record_made, Parts, Pending, Record};
 use crate::bindings::{self, gct_call};
 use crate::serve;
 use crate::state::Glue;
 use gct_core::engine::Site;
 use gct_core::ids::FileId;
+use gct_core::owned::shadow::Seen;
 use gct_core::owned::uvm::{self, Several};
-use gct_core::owned::{self, Native, Request};
+use gct_core::owned::{self, Request};
 use gct_core::rmapi::control::{self, Status};
 use gct_core::rmapi::{Call, Handle};
 use kernel::prelude::*;
@@ -27,7 +28,7 @@ use kernel::sync::Arc;
 /// # Errors
 ///
 /// The status with which the ioctl is refused: the channel cannot be owned, and must be
-/// ([`Site::must_be_owned`]).
+/// ([`Site::must_be_owned`]), or it would stand still ([`Seen::stands_still`]).
 pub(crate) fn enter(
     glue: &Glue,
     file: FileId,
@@ -35,43 +36,72 @@ pub(crate) fn enter(
     request: Option<Request>,
     room: &mut gct_call,
 ) -> Result<(), Status> {
-    let Some(site) = glue.locked(|state| state.site_of_owned(file, call)) else {
+    if !call.allocates_channel() {
         return Ok(());
+    }
+    let site = glue.locked(|state| state.site_of_owned(file, call));
+    let record = match site {
+        Some(_) => record_made(glue, file).ok(),
+        None => glue.owned.record(file),
     };
-    let record = record_made(glue, file);
-    let made = record.and_then(|record| {
-        let pending = pending(glue, &record, call, site, request, room);
-        Ok((pending, record))
+    let seen = record.as_ref().and_then(|record| {
+        let number = glue.owned.numbers.fetch_add(1, Relaxed);
+        seen(record, call, request?, number)
     });
-    match made {
-        Ok((Ok(pending), record)) => record.inner.lock().pending = Some(pending),
-        _ if site.must_be_owned => return Err(control::NOT_SUPPORTED),
-        Ok((Err(Refused), record)) => record.inner.lock().pending = Some(Pending::Native),
-        Err(Refused) => {}
+    if let (Some(record), Some(seen)) = (&record, &seen) {
+        let inner = record.inner.lock();
+        if inner.past.stops(seen, &inner.channels) {
+            return Err(control::NOT_SUPPORTED);
+        }
+    }
+    let parts = match (site, &record) {
+        (None, _) => Parts::Plain,
+        (Some(site), Some(record)) => match parts(glue, record, call, site, seen, room) {
+            Ok(parts) => parts,
+            Err(Refused) if site.must_be_owned => return Err(control::NOT_SUPPORTED),
+            Err(Refused) => Parts::Native,
+        },
+        (Some(site), None) if site.must_be_owned => return Err(control::NOT_SUPPORTED),
+        (Some(_), None) => Parts::Native,
+    };
+    if let Some(record) = record {
+        record.inner.lock().pending = Some(Pending { seen, parts });
     }
     Ok(())
 }
 
-/// Allocates the parts of a channel.
-///
-/// # Errors
-///
-/// The channel stays native.
-fn pending(
-    glue: &Glue,
-    record: &Record,
-    call: &Call,
-    site: Site,
-    request: Option<Request>,
-    room: &mut gct_call,
-) -> Result<Pending, Refused> {
-    let request = request.ok_or(Refused)?;
+/// Returns where the parameters of a channel say that it lies, and its address space.
+fn seen(record: &Record, call: &Call, request: Request, number: u64) -> Option<Seen> {
     let inner = record.inner.lock();
     let names = [call.client, call.parent];
     let mailbox = record
         .tenant
         .with_mappings(|mappings| request.mailbox(mappings, &inner.spaces, names));
-    let (mailbox, space) = mailbox.map_err(|_: Native| Refused)?;
+    let (mailbox, space) = mailbox.ok()?;
+    Some(Seen {
+        number,
+        client: call.client,
+        channel: call.object,
+        mailbox,
+        space,
+    })
+}
+
+/// Allocates the parts of a channel that is to be owned.
+///
+/// # Errors
+///
+/// The channel stays native.
+fn parts(
+    glue: &Glue,
+    record: &Record,
+    call: &Call,
+    site: Site,
+    seen: Option<Seen>,
+    room: &mut gct_call,
+) -> Result<Parts, Refused> {
+    let Seen { mailbox, space, .. } = seen.ok_or(Refused)?;
+    let inner = record.inner.lock();
     let uvm = uvm::find(&inner.uvm, call.client, space).map_err(|_: Several| Refused)?;
     let uvm = uvm.copied();
     drop(inner);
@@ -90,7 +120,7 @@ fn pending(
         let name = unsafe { bindings::gct_helper_random() };
         // CAST: the low half.
         let name = (name as Handle).max(1);
-        let number = glue.owned.lanes.fetch_add(1, Relaxed);
+        let number = glue.owned.numbers.fetch_add(1, Relaxed);
         let lane = Lane::new(number, kit, &mailbox, record.tenant.clone(), limited)?;
         lane.kit().lend_userd(call.client, site.device, name)?;
         Ok((lane, number, name))
@@ -106,7 +136,7 @@ fn pending(
         // Every swap fits: the request was read from the same parameters.
         serve::swap(room, &swap);
     }
-    Ok(Pending::Owned {
+    Ok(Parts::Owned {
         lane,
         number,
         gpu,
@@ -115,7 +145,7 @@ fn pending(
 }
 
 /// Returns the process of a file on a GPU, with the limits of now. Makes it if there is none.
-fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
+pub(super) fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
     // A write that comes later finds what is made here.
     let _updating = glue.owned.updating.lock();
     let inner = record.inner.lock();

@@ -3,7 +3,7 @@
 //! Hears the doorbells of tenants.
 
 use super::client::Refused;
-use super::record_if_wanted;
+use super::{record_if_wanted, shadow};
 use crate::bindings::{self, gct_ear};
 use crate::rm;
 use crate::state::Glue;
@@ -64,14 +64,18 @@ impl Drop for Ear {
     }
 }
 
-/// Hears a doorbell that an ioctl has prepared to map. The descriptor may name another file by now:
-/// then the tenant's own rings are not heard, and mappings of that file fault now and then.
+/// Follows memory, or hears a doorbell, that an ioctl has prepared to map for the CPU. The
+/// descriptor may name another file by now: then the tenant's own rings are not heard, and mappings
+/// of that file fault now and then.
 pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
     let mapping = CpuMapping::decode(escape, bytes).filter(|_| result == 0);
     let Some(mapping) = mapping else { return };
     let Some(record) = record_if_wanted(glue, file) else {
         return;
     };
+    if shadow::mapped(&record, &mapping) || !mapping.may_be_doorbell() {
+        return;
+    }
     if rm::class_of(mapping.client, mapping.object).is_ok_and(is_doorbell) {
         record.tenant.ear.follow(mapping.descriptor);
     }

@@ -5,11 +5,13 @@
 
 use super::client;
 use super::lane::Lane;
-use super::{end, is_owning, record_if_wanted, record_made, retain, uvm, Channel, Pending, Record};
+use super::{end, is_owning, record_if_wanted, record_made, retain, shadow, uvm};
+use super::{Channel, Inner, Parts, Pending, Record};
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
 use gct_core::owned::maps::{Change, Space, SPACES_MAX};
+use gct_core::owned::shadow::Seen;
 use gct_core::rmapi::{Action, Call, Class};
 use kernel::prelude::*;
 
@@ -17,23 +19,23 @@ use kernel::prelude::*;
 /// the channel is owned, if it was to be. The core learns that together with the channel: no other
 /// thread finds an owned channel among the native ones.
 pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
-    let is_channel = matches!(
-        call.action,
-        Action::Alloc {
-            class: Class::Channel,
-            ..
-        }
-    );
-    let record = glue.owned.record(file).filter(|_| is_channel)?;
-    let pending = record.inner.lock().pending.take()?;
-    let Pending::Owned {
-        mut lane,
-        number,
-        gpu,
-        name,
-    } = pending
-    else {
-        return call.succeeded().then_some(false);
+    let record = glue.owned.record(file);
+    let record = record.filter(|_| call.allocates_channel())?;
+    let Pending { seen, parts } = record.inner.lock().pending.take()?;
+    if call.succeeded() {
+        let channel = call.object;
+        let seen = seen.map(|seen| Seen { channel, ..seen });
+        record.inner.lock().past.add_channel(seen);
+    }
+    let (mut lane, number, gpu, name) = match parts {
+        Parts::Owned {
+            lane,
+            number,
+            gpu,
+            name,
+        } => (lane, number, gpu, name),
+        Parts::Native => return call.succeeded().then_some(false),
+        Parts::Plain => return None,
     };
     client::free(call.client, name);
     lane.is_channel([call.client, call.object]);
@@ -41,16 +43,22 @@ pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
         client: call.client,
         channel: call.object,
         lane: number,
+        is_shadow: false,
         gpu,
     };
     record.tenant.lane_begins();
-    if !call.succeeded() || !keep(&record, &channel, lane) {
-        end(glue, &record, channel);
-        return None;
+    let kept = match call.succeeded() {
+        true => keep(&mut record.inner.lock(), channel, lane),
+        false => Err((channel, lane)),
+    };
+    match kept {
+        Ok(()) => Some(true),
+        Err((channel, lane)) => {
+            drop(lane);
+            end(glue, &record, channel);
+            None
+        }
     }
-    // INVARIANT: `keep` has made room.
-    let _ = record.inner.lock().channels.push_within_capacity(channel);
-    Some(true)
 }
 
 /// Records what an ioctl has made or freed. `served` are its parameters.
@@ -60,15 +68,41 @@ pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Serv
             class: Class::ChannelGroup | Class::ContextShare,
             ..
         } if call.succeeded() => space_known(glue, file, call, served),
+        Action::Alloc { .. } if call.succeeded() && call.allocates_memory() => {
+            if let Some(record) = is_owning().then(|| record_if_wanted(glue, file)).flatten() {
+                record.inner.lock().past.add_memory(call);
+            }
+        }
+        Action::Alloc { .. } if call.succeeded() && call.allocates_channel() => {
+            // A limit that came meanwhile has not found it.
+            shadow::follow_file(glue, file);
+        }
         Action::Free => freed(glue, file, call),
         _ => {}
     }
 }
 
-/// Hands a lane to its worker. Reserves room for its channel in the record before.
-fn keep(record: &Record, channel: &Channel, lane: KBox<Lane>) -> bool {
-    let reserved = record.inner.lock().channels.reserve(1, GFP_KERNEL_ACCOUNT);
-    reserved.is_ok() && channel.gpu.add(lane).is_ok()
+/// Hands a lane to its worker, and its channel to the record.
+///
+/// # Errors
+///
+/// Both, without memory. The caller drops the lane without the lock.
+pub(super) fn keep(
+    inner: &mut Inner,
+    channel: Channel,
+    lane: KBox<Lane>,
+) -> Result<(), (Channel, KBox<Lane>)> {
+    if inner.channels.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
+        return Err((channel, lane));
+    }
+    match channel.gpu.add(lane) {
+        Ok(()) => {
+            // INVARIANT: there is room.
+            let _ = inner.channels.push_within_capacity(channel);
+            Ok(())
+        }
+        Err(lane) => Err((channel, lane)),
+    }
 }
 
 /// Records the address space of a new channel group or context share.
@@ -104,6 +138,8 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
         uvm::freed(&record, client, object);
         let inner = &mut *record.inner.lock();
         retain(&mut inner.spaces, |space| !space.goes_with(client, object));
+        let is_there = |client, object| glue.locked(|state| state.has_object(file, client, object));
+        inner.past.forget([client, object], is_there);
     }
     let mut at = 0;
     loop {

@@ -3,11 +3,13 @@
 //! Allocates the parts of one owned channel, and maps its tenant's memory.
 
 use super::client::{alloc, done, dup, free, Client, Refused};
+use super::sheet::{Cover, Shadow};
 use super::view::View;
 use crate::bindings::{self, gct_uvm_memory, gct_uvm_space};
 use core::ptr;
 use gct_core::owned::kit::{self, Params, Part};
 use gct_core::owned::maps::{Place, Window};
+use gct_core::owned::shadow::Seen;
 use gct_core::owned::uvm::UvmSpace;
 use gct_core::owned::{self, Mailbox};
 use gct_core::rmapi::{nv, Handle};
@@ -56,6 +58,24 @@ impl Names {
             address,
             uvm: None,
         })
+    }
+
+    /// Allocates the memory for a ring, copies and slots, and that of the progress word, in a
+    /// tenant's address space.
+    fn arena(&self, tenant: Handle, home: &Home<'_>) -> Result<[Placed; 2], Refused> {
+        if let Home::Rm(space) = home {
+            self.dup(Part::Space, tenant, *space)?;
+            let range = Params::range(self.of(Part::Space));
+            self.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
+        }
+        let place = |part, bytes, access| match home {
+            Home::Rm(_) => self.place(part, bytes, access),
+            Home::Uvm(space) => UvmMemory::place(space, bytes, access),
+        };
+        let ring = place(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
+        let progress = place(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
+        progress.view.write32(0, 0);
+        Ok([ring, progress])
     }
 
     /// Maps a part of a tenant's memory object.
@@ -117,22 +137,30 @@ impl Drop for Names {
     }
 }
 
-/// The parts of an owned channel, and its tenant's mailbox.
+/// The parts of an owned or shadowed channel, and its tenant's mailbox.
 pub(super) struct Kit {
     // Fields are dropped in this order: views before what keeps their memory.
+    tenant_ring: TenantRing,
+    pub(super) tenant_userd: View,
     /// The ring, the copies behind it, and the slots behind these. The GPU only reads them.
     pub(super) ring: View,
     /// The progress word, and the words that atoms write.
     pub(super) progress: View,
     pub(super) userd: View,
-    pub(super) tenant_ring: View,
-    pub(super) tenant_userd: View,
     /// GPU virtual addresses of the ring and of the progress word.
     pub(super) ring_address: u64,
     pub(super) progress_address: u64,
     /// Memory of the ring and of the progress word in an address space of nvidia-uvm.
     _uvm: [Option<UvmMemory>; 2],
     names: Names,
+}
+
+/// The ring that a tenant writes.
+enum TenantRing {
+    /// Its own, beside the driver's.
+    Mapped(View),
+    /// Pages in place of its own, which the GPU reads.
+    Covered(Shadow),
 }
 
 /// The address space of a channel.
@@ -169,32 +197,99 @@ impl Kit {
         for at in (0..).step_by(4).take(owned::USERD_WORDS) {
             userd.write32(at, 0);
         }
-        if let Home::Rm(space) = home {
-            names.dup(Part::Space, tenant, *space)?;
-            let range = Params::range(names.of(Part::Space));
-            names.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
-        }
-        let place = |part, bytes, access| match home {
-            Home::Rm(_) => names.place(part, bytes, access),
-            Home::Uvm(space) => UvmMemory::place(space, bytes, access),
-        };
-        let ring = place(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
-        let progress = place(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
-        progress.view.write32(0, 0);
+        let [ring, progress] = names.arena(tenant, home)?;
         let bytes = mailbox.ring_bytes();
         let tenant_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
         let bytes = owned::USERD_BYTES;
         let tenant_userd = names.map_of_tenant(Part::TenantUserd, tenant, mailbox.userd, bytes)?;
         Ok(Self {
+            tenant_ring: TenantRing::Mapped(tenant_ring),
+            tenant_userd,
             ring: ring.view,
             progress: progress.view,
             userd,
-            tenant_ring,
-            tenant_userd,
             ring_address: ring.address,
             progress_address: progress.address,
             _uvm: [ring.uvm, progress.uvm],
             names,
+        })
+    }
+
+    /// Allocates what a channel needs that has its tenant's ring and USERD, and maps these. Pages
+    /// of `covers` are to stand for the ring and for USERD.
+    pub(super) fn shadow(
+        client: Arc<Client>,
+        seen: &Seen,
+        home: &Home<'_>,
+        covers: [Cover; 2],
+    ) -> Result<Self, Refused> {
+        let channel = client.channels.fetch_add(1, Relaxed);
+        let names = Names { client, channel };
+        let (tenant, mailbox) = (seen.client, &seen.mailbox);
+        let [ring, progress] = names.arena(tenant, home)?;
+        let bytes = mailbox.ring_bytes();
+        let real_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
+        let skipped = mailbox.userd.offset % kit::PAGE;
+        let page = Place {
+            memory: mailbox.userd.memory,
+            offset: mailbox.userd.offset.saturating_sub(skipped),
+        };
+        let page = names.map_of_tenant(Part::TenantUserd, tenant, page, kit::PAGE)?;
+        let userd = |page: &View| page.part(skipped, owned::USERD_BYTES);
+        let userds = [covers[1].first(), Some(&page)].map(|page| page.and_then(userd));
+        let [Some(tenant_userd), Some(userd)] = userds else {
+            return Err(Refused);
+        };
+        let shadow = Shadow::new(names.client.id(), [real_ring, page], covers);
+        Ok(Self {
+            tenant_userd,
+            ring: ring.view,
+            progress: progress.view,
+            userd,
+            ring_address: ring.address,
+            progress_address: progress.address,
+            _uvm: [ring.uvm, progress.uvm],
+            tenant_ring: TenantRing::Covered(shadow),
+            names,
+        })
+    }
+
+    /// Returns the number of entries of the real ring.
+    pub(super) fn real_entries(&self, mailbox: &Mailbox) -> u32 {
+        match &self.tenant_ring {
+            TenantRing::Mapped(_) => owned::REAL_ENTRIES,
+            TenantRing::Covered(_) => mailbox.entries,
+        }
+    }
+
+    /// Returns an entry of the tenant's ring.
+    pub(super) fn entry(&self, index: u32) -> Option<u64> {
+        let at = index.checked_mul(owned::ENTRY_BYTES)?;
+        match &self.tenant_ring {
+            TenantRing::Mapped(ring) => ring.read64(at),
+            TenantRing::Covered(shadow) => shadow.entry(at),
+        }
+    }
+
+    /// Stores an entry into the real ring.
+    pub(super) fn set_entry(&self, index: u32, entry: u64) {
+        let ring = match &self.tenant_ring {
+            TenantRing::Mapped(_) => &self.ring,
+            TenantRing::Covered(shadow) => shadow.ring(),
+        };
+        ring.write64(index.saturating_mul(owned::ENTRY_BYTES), entry);
+    }
+
+    /// Has the tenant see the pages that stand for its ring and USERD, unless `begins` refuses the
+    /// GP_GET and GP_PUT of that moment. Returns whether it sees them.
+    pub(super) fn turn(&mut self, begins: impl FnOnce(u32, u32) -> bool) -> bool {
+        let TenantRing::Covered(shadow) = &mut self.tenant_ring else {
+            return false;
+        };
+        let userd = &self.userd;
+        shadow.turn(|| {
+            let [get, put] = [owned::GP_GET, owned::GP_PUT].map(|at| userd.read32(at));
+            get.zip(put).is_some_and(|(get, put)| begins(get, put))
         })
     }
 

@@ -19,9 +19,7 @@ use gct_core::lane::work::{self, Stream, Workspace};
 use gct_core::owned::bells::Silence;
 use gct_core::owned::kit;
 use gct_core::owned::worker::{self, Retry, Round};
-use gct_core::owned::{
-    Mailbox, ENTRY_BYTES, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES, WHOLE_SLOTS,
-};
+use gct_core::owned::{Mailbox, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, WHOLE_SLOTS};
 use gct_core::rmapi::Handle;
 use gct_core::submit::rewrite::Cut;
 use gct_core::submit::tracker::QmdCall;
@@ -62,12 +60,11 @@ struct Sides<'a>(&'a Kit);
 
 impl Rings for Sides<'_> {
     fn entry(&self, index: u32) -> Option<u64> {
-        self.0.tenant_ring.read64(index.checked_mul(ENTRY_BYTES)?)
+        self.0.entry(index)
     }
 
     fn set_entry(&self, index: u32, entry: u64) {
-        let at = index.saturating_mul(ENTRY_BYTES);
-        self.0.ring.write64(at, entry);
+        self.0.set_entry(index, entry);
     }
 
     /// A load of device memory costs about a microsecond on hardware (inferred).
@@ -111,7 +108,7 @@ pub(super) enum Need {
 }
 
 impl Lane {
-    /// Creates the lane of a channel that is about to be allocated. It is large, so it is built in
+    /// Creates the lane of a channel that has processed nothing. It is large, so it is built in
     /// a frame of its own and never moved on a stack.
     #[inline(never)]
     pub(super) fn new(
@@ -122,8 +119,9 @@ impl Lane {
         limited: Arc<Limited>,
     ) -> Result<KBox<Self>, Refused> {
         let flags = GFP_KERNEL_ACCOUNT;
-        // CAST: 512.
-        let slots = KVVec::from_elem(0, REAL_ENTRIES as usize, flags)?;
+        let entries = kit.real_entries(mailbox);
+        // CAST: at most 8192.
+        let slots = KVVec::from_elem(0, entries as usize, flags)?;
         let found = KVVec::from_elem(QmdCall::NONE, LAUNCHES_MAX, flags)?;
         let marks = KVVec::from_elem(Mark::NONE, MARKS, flags)?;
         let in_flight = KVVec::from_elem(None, SUBMISSIONS_MAX, flags)?;
@@ -161,6 +159,13 @@ impl Lane {
 
     pub(super) fn kit(&self) -> &Kit {
         &self.kit
+    }
+
+    /// Begins where its tenant and the GPU are, and has the tenant see other pages in place of its
+    /// ring and USERD. Returns whether it does.
+    pub(super) fn turn(&mut self) -> bool {
+        let lane = &mut self.lane;
+        self.kit.turn(|get, put| lane.resume(get, put))
     }
 
     /// Sets the channel, once it is allocated.

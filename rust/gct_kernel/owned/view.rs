@@ -45,7 +45,7 @@ impl View {
     }
 
     /// Returns the view of `bytes` behind the first `skipped` ones, if they lie inside.
-    pub(super) fn part(self, skipped: u64, bytes: u64) -> Option<Self> {
+    pub(super) fn part(&self, skipped: u64, bytes: u64) -> Option<Self> {
         (skipped.checked_add(bytes)? <= self.bytes).then_some(())?;
         let skipped = usize::try_from(skipped).ok()?;
         // SAFETY: inside of the mapping, as was just checked.

@@ -39,7 +39,7 @@ impl Session {
         share: Handle,
         engine: Engine,
     ) -> Result<Queue, Error> {
-        let memory = self.gpu().alloc_memory(Memory::Host, Queue::BYTES)?;
+        let memory = self.gpu().alloc_memory(self.rings, Queue::BYTES)?;
         let address = self.map_on_gpu(memory, Queue::BYTES)?;
         let (channel, number) = self.channel_at(group, share, engine, address)?;
         if engine == Engine::Compute {
@@ -57,7 +57,7 @@ impl Session {
             address,
             memory: self
                 .gpu()
-                .map_memory(Memory::Host, memory, bytes(Queue::BYTES)?)?,
+                .map_memory(self.rings, memory, bytes(Queue::BYTES)?)?,
             name: memory,
             userd: self
                 .gpu()
@@ -179,6 +179,13 @@ impl Queue {
     /// Writes any number to an entry of the ring.
     pub fn write_ring(&self, index: u32, entry: u64) {
         self.write_entry(index % Session::ENTRIES, halves(entry));
+    }
+
+    /// Reads an entry of the ring.
+    pub fn read_ring(&self, index: u32) -> u64 {
+        let at = index % Session::ENTRIES * 8;
+        let [low, high] = [at, at + 4].map(|at| self.word(at).load(Ordering::Relaxed));
+        u64::from(high) << 32 | u64::from(low)
     }
 
     /// Writes any number to a word behind the ring, from which submissions are read.

@@ -41,6 +41,10 @@ pub struct Session {
     /// One page per channel, which holds the ring's positions.
     pub(crate) userd: Handle,
     channels: AtomicU32,
+    /// Where rings lie.
+    pub(crate) rings: Memory,
+    /// How many channels' positions a channel's take up.
+    step: u32,
     /// Number of mappings requested from UVM.
     mapped: AtomicU32,
 }
@@ -128,6 +132,8 @@ impl Session {
             notifier,
             userd,
             channels: AtomicU32::new(0),
+            rings: Memory::Host,
+            step: 1,
             mapped: AtomicU32::new(0),
         })
     }
@@ -141,6 +147,26 @@ impl Session {
         // CAST: a page.
         let bytes = Self::PAGE as usize;
         self.gpu.map_memory(Memory::Host, self.notifier, bytes)
+    }
+
+    /// Has the rings of further queues lie in the GPU's memory, and their positions in pages of
+    /// their own, as libcuda has it.
+    #[must_use]
+    pub fn with_rings_on_device(self) -> Self {
+        let rings = Memory::Device;
+        // CAST: 8.
+        let step = Self::PAGE as u32 / Self::USERD_BYTES;
+        Self {
+            rings,
+            step,
+            ..self
+        }
+    }
+
+    /// Has the positions of further queues lie beside each other again.
+    #[must_use]
+    pub fn with_positions_together(self) -> Self {
+        Self { step: 1, ..self }
     }
 
     /// Returns the GPU.
@@ -242,7 +268,7 @@ impl Session {
         engine: Engine,
         ring_address: u64,
     ) -> Result<(Handle, u32), Error> {
-        let number = self.channels.fetch_add(1, Ordering::Relaxed) % Self::CHANNELS_MAX;
+        let number = self.channels.fetch_add(self.step, Ordering::Relaxed) % Self::CHANNELS_MAX;
         let asked = self.channel_parameters(share, engine, ring_address, number);
         let mut parameters = asked;
         let channel = self

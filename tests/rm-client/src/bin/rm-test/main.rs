@@ -70,6 +70,7 @@ mod processes;
 mod programs;
 mod replayable;
 mod sent;
+mod shadowed;
 mod shared;
 mod shortage;
 mod starved;
@@ -186,6 +187,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         launch::TESTS,
         owned::TESTS,
         owned_launch::TESTS,
+        shadowed::TESTS,
         owned_memory::TESTS,
         owned_ends::TESTS,
         owned_bells::TESTS,

@@ -91,7 +91,7 @@ fn moved_before() -> Outcome {
     Ok(())
 }
 
-fn session_in(uvm: bool) -> Result<Session, Stop> {
+pub(crate) fn session_in(uvm: bool) -> Result<Session, Stop> {
     match uvm {
         true => uvm_session(),
         false => session(0),

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Shadows channels that were there before a limit.
+//!
+//! The GPU goes on to read the tenant's ring and USERD. The tenant gets other pages in their place,
+//! which are the mailbox: from then on the worker alone writes the real ones. A tenant that keeps
+//! another way to its memory is not bound, and harms nobody but itself.
+//!
+//! Whoever writes a limit shadows, while the tenant's ioctls, its death and the GPU's removal go
+//! on. What is made before [`keep`] belongs to the writer. There the core is asked once more, with
+//! the record locked: who takes the channel, its file or its GPU from the core looks for channels
+//! in the record afterwards.
+
+use super::alloc::limited;
+use super::client::Refused;
+use super::follow::keep;
+use super::kit::{Home, Kit};
+use super::lane::Lane;
+use super::limits::move_workers;
+use super::sheet::{Cover, Sheet};
+use super::{end, retain, Channel, Gpu, Record};
+use crate::rm::SystemPmGuard;
+use crate::state::Glue;
+use gct_core::engine::Shadowed;
+use gct_core::ids::FileId;
+use gct_core::owned::bells::CpuMapping;
+use gct_core::owned::shadow::{Seen, CHANNELS_MAX, SHEETS_MAX};
+use gct_core::owned::uvm;
+use gct_core::rmapi::{Call, Handle};
+use kernel::prelude::*;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::Arc;
+
+/// What an open file has made that a later limit may replace.
+pub(super) struct Past {
+    /// Its channels, in the order in which they were made.
+    channels: KVVec<Seen>,
+    /// Its device memory, by client and handle, from before it was mapped.
+    sheets: KVVec<([Handle; 2], Arc<Sheet>)>,
+    /// Whether there is a channel of which it is not known where it lies: it may be anywhere.
+    is_blind: bool,
+}
+
+impl Past {
+    pub(super) const fn new() -> Self {
+        Self {
+            channels: KVVec::new(),
+            sheets: KVVec::new(),
+            is_blind: false,
+        }
+    }
+
+    /// Adds a channel, if it is known where it lies.
+    pub(super) fn add_channel(&mut self, seen: Option<Seen>) {
+        let seen = seen.filter(|_| self.channels.len() < CHANNELS_MAX);
+        let added = seen.is_some_and(|seen| self.channels.push(seen, GFP_KERNEL_ACCOUNT).is_ok());
+        self.is_blind |= !added;
+    }
+
+    /// Adds new device memory. Without it a channel there stays native.
+    pub(super) fn add_memory(&mut self, call: &Call) {
+        if self.sheets.len() < SHEETS_MAX {
+            if let Ok(sheet) = Sheet::new() {
+                let named = [call.client, call.object];
+                let _ = self.sheets.push((named, sheet), GFP_KERNEL_ACCOUNT);
+            }
+        }
+    }
+
+    /// Returns the sheet of a memory object.
+    pub(super) fn sheet(&self, named: [Handle; 2]) -> Option<&Arc<Sheet>> {
+        let mut all = self.sheets.iter();
+        all.find(|(of, _)| *of == named).map(|(_, sheet)| sheet)
+    }
+
+    /// Returns whether a new channel would stand still beside those that are shadowed.
+    pub(super) fn stops(&self, seen: &Seen, served: &[Channel]) -> bool {
+        seen.stands_still(&self.channels, |other| {
+            let mut served = served.iter();
+            served.any(|channel| channel.is_shadow && channel.is(other))
+        })
+    }
+
+    /// Forgets what went with an object that was freed. `is_there` says which handles of a client
+    /// are still there.
+    pub(super) fn forget(&mut self, freed: [Handle; 2], is_there: impl Fn(Handle, Handle) -> bool) {
+        if let Some(at) = self.sheets.iter().position(|(of, _)| *of == freed) {
+            // Nothing goes with memory.
+            return drop(self.sheets.remove(at));
+        }
+        retain(&mut self.channels, |seen| {
+            is_there(seen.client, seen.channel)
+        });
+        let mut at = 0;
+        while let Some(([client, memory], _)) = self.sheets.get(at) {
+            match is_there(*client, *memory) {
+                true => at = at.saturating_add(1),
+                false => drop(self.sheets.remove(at)),
+            }
+        }
+    }
+
+    /// Returns the first channel behind a number.
+    fn after(&self, last: Option<u64>) -> Option<Seen> {
+        let mut all = self.channels.iter();
+        all.find(|seen| last.is_none_or(|last| seen.number > last))
+            .copied()
+    }
+
+    /// Returns the sheets of a channel's ring and USERD, if it can be shadowed.
+    fn sheets_of(&self, seen: &Seen) -> Option<[Arc<Sheet>; 2]> {
+        let can = !self.is_blind && seen.can_be_shadowed(&self.channels);
+        let [ring, userd] = seen.pages().map(|pages| {
+            let sheet = self.sheet([seen.client, pages.memory]);
+            sheet.filter(|_| can).cloned()
+        });
+        Some([ring?, userd?])
+    }
+}
+
+/// Follows a mapping of a tenant's device memory. Returns whether it is one.
+pub(super) fn mapped(record: &Record, mapping: &CpuMapping) -> bool {
+    let inner = record.inner.lock();
+    let sheet = inner.past.sheet([mapping.client, mapping.object]).cloned();
+    drop(inner);
+    if let Some(sheet) = &sheet {
+        sheet.follow(mapping.descriptor, mapping.offset, mapping.bytes);
+    }
+    sheet.is_some()
+}
+
+/// Shadows the native channels of all tenants that a limit binds now. The caller holds no lock of
+/// ours.
+pub(crate) fn follow(glue: &Glue) {
+    if glue.owned.records.load(Relaxed) == 0 {
+        return;
+    }
+    let Some(_awake) = SystemPmGuard::attempt() else {
+        return;
+    };
+    let mut last = None;
+    while let Some(record) = glue.owned.record_after(last) {
+        follow_record(glue, &record);
+        last = Some(record.file.raw());
+    }
+}
+
+/// Does so for a file, in one of its ioctls.
+pub(super) fn follow_file(glue: &Glue, file: FileId) {
+    if let Some(record) = glue.owned.record(file) {
+        follow_record(glue, &record);
+    }
+}
+
+fn follow_record(glue: &Glue, record: &Record) {
+    let mut last = None;
+    while let Some(seen) = next(record, last) {
+        if let Some(due) = shadows(glue, record.file, &seen) {
+            let _alone = glue.owned.shadowing.lock();
+            // Refused, it stays native.
+            let _ = shadow(glue, record, &seen, due);
+        }
+        last = Some(seen.number);
+    }
+}
+
+/// Returns the record's first channel behind a number.
+fn next(record: &Record, last: Option<u64>) -> Option<Seen> {
+    record.inner.lock().past.after(last)
+}
+
+fn shadows(glue: &Glue, file: FileId, seen: &Seen) -> Option<Shadowed> {
+    glue.locked(|state| state.shadows(file, seen.client, seen.channel))
+}
+
+fn shadow(glue: &Glue, record: &Record, seen: &Seen, due: Shadowed) -> Result<(), Refused> {
+    let inner = record.inner.lock();
+    let is_served = inner.channels.iter().any(|channel| channel.is(seen));
+    let sheets = inner.past.sheets_of(seen).filter(|_| !is_served);
+    let space = uvm::find(&inner.uvm, seen.client, seen.space).map_err(|_| Refused);
+    let space = space.map(|space| space.copied());
+    drop(inner);
+    let (sheets, space) = (sheets.ok_or(Refused)?, space?);
+    let home = space.as_ref().map_or(Home::Rm(seen.space), Home::Uvm);
+    let limited = limited(glue, record, due.gpu)?;
+    if due.shares_group {
+        limited.share_group();
+    }
+    let (gpu, is_new) = glue.owned.open(due.gpu)?;
+    if is_new {
+        move_workers(glue);
+    }
+    let number = glue.owned.numbers.fetch_add(1, Relaxed);
+    let made = || {
+        let [ring, userd] = sheets;
+        let [ring_pages, userd_pages] = seen.pages();
+        let covers = [
+            Cover::new(ring, &ring_pages)?,
+            Cover::new(userd, &userd_pages)?,
+        ];
+        let kit = Kit::shadow(gpu.client.clone(), seen, &home, covers)?;
+        let mut lane = Lane::new(number, kit, &seen.mailbox, record.tenant.clone(), limited)?;
+        lane.is_channel([seen.client, seen.channel]);
+        Ok(lane)
+    };
+    match made() {
+        Ok(lane) => hand_over(glue, record, seen, gpu, lane),
+        Err(refused) => {
+            glue.owned.close(gpu);
+            Err(refused)
+        }
+    }
+}
+
+/// Lets the tenant have its other pages, and the worker the lane.
+fn hand_over(
+    glue: &Glue,
+    record: &Record,
+    seen: &Seen,
+    gpu: Arc<Gpu>,
+    mut lane: KBox<Lane>,
+) -> Result<(), Refused> {
+    let channel = Channel {
+        client: seen.client,
+        channel: seen.channel,
+        lane: lane.number,
+        is_shadow: true,
+        gpu,
+    };
+    record.tenant.lane_begins();
+    let mut inner = record.inner.lock();
+    let is_known = inner.past.channels.iter().any(|known| known == seen);
+    let due = shadows(glue, record.file, seen).filter(|_| is_known);
+    let is_due = due.is_some_and(|due| due.gpu == channel.gpu.id);
+    let kept = match is_due && lane.turn() {
+        true => keep(&mut inner, channel, lane),
+        false => Err((channel, lane)),
+    };
+    if kept.is_ok() {
+        glue.locked(|state| state.shadowed(record.file, seen.client, seen.channel));
+    }
+    drop(inner);
+    kept.map_err(|(channel, lane)| {
+        drop(lane);
+        end(glue, record, channel);
+        Refused
+    })
+}
