@@ -111,6 +111,20 @@ impl TpcMask {
         mask
     }
 
+    /// Returns the TPCs of the set whose numbers are less than `number`.
+    #[must_use]
+    pub fn below(&self, number: u32) -> Self {
+        let mut mask = *self;
+        let mut left = Sat(number);
+        for word in mask.0.iter_mut() {
+            if let Some(bits) = 1u64.checked_shl(left.0) {
+                *word &= (Wrapping(bits) - Wrapping(1)).0;
+            }
+            left -= u64::BITS;
+        }
+        mask
+    }
+
     /// Creates a set from its [`words`](Self::words).
     pub const fn from_words(words: [u64; TPCS_MAX / 64]) -> Self {
         Self(words)

@@ -19,6 +19,7 @@
 //! | [`shortest`] | whose time slices are short, so that shorter requests wait less |
 //! | [`size`] | how large a GPU a tenant is shown |
 //! | [`slo`] | how hard others are pressed, so that a service keeps its goal |
+//! | [`tide`] | which TPCs a right-sized tenant leaves to others while it works |
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
 
 pub mod arrivals;
@@ -35,4 +36,5 @@ pub mod share;
 pub mod shortest;
 pub mod size;
 pub mod slo;
+pub mod tide;
 pub mod tpc;

@@ -127,9 +127,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 let mut submission = submission.map(|submission| Submission { tpcs, ..submission });
                 let kept = self.sizes().then(|| self.counters.kept_total());
                 let sealed = seal.and_then(|seal| self.seal(&seal, stream, round));
-                if let Some((submission, kept)) = submission.as_mut().zip(kept) {
+                // A segment without a launch uses no TPC.
+                if let Some(kept) = kept.filter(|_| seal.is_some()) {
                     let bound = self.counters.kept_total() == kept;
-                    self.released(submission, bound);
+                    self.record_reach(bound);
+                    if let Some(submission) = submission.as_mut() {
+                        self.released(submission, bound);
+                    }
                 }
                 (
                     sealed.unwrap_or(*entry),
@@ -138,6 +142,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 )
             }
             Next::Atoms(atoms) => {
+                if self.sizes() {
+                    self.record_reach(true);
+                }
                 let (mask, kept) = (self.mask.as_ref(), self.counters.kept_total());
                 let (entry, submission, last) =
                     atoms.release(&mut stream.room, round.memory, mask, &mut self.counters);

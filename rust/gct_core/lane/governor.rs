@@ -62,6 +62,10 @@ pub trait Peers {
 
     /// Publishes this tenant's turns to its rivals.
     fn publish_sign(&mut self, _sign: Sign) {}
+
+    /// Publishes the number that all TPCs of this tenant's last pieces are below
+    /// ([`tide`](crate::policy::tide)).
+    fn publish_reach(&mut self, _reach: u32) {}
 }
 
 /// The peers of a backend that has none.
@@ -286,7 +290,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.ended = self.ended.or(ended);
         let stopped = self.limits.frozen || self.shares.is_over();
         let busy = pending && !stopped && patience::moves(now - self.moved);
+        let reach = self.reach();
         if let Some(peers) = &mut self.peers {
+            peers.publish_reach(reach);
             peers.set_busy(busy, now);
         }
     }
@@ -375,7 +381,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.yields = tpc::yields(tenant.rank, around.neighbours);
         self.by_turns = tenant.by_turns;
         self.own = tenant.own;
-        let granted = tpc::grant(&tenant, time, around.neighbours);
+        let granted = tpc::grant_at_once(&tenant, time, resident, around.neighbours);
         let (mut chosen, mut dependable) = (granted, granted.count());
         let pressed = self.limits.pressed;
         if pressed || self.written != self.allowed {

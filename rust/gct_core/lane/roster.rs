@@ -287,6 +287,7 @@ impl<S: Storage> Company<S> {
                 neighbour.busy = signs.is_busy(now);
                 neighbour.idle = signs.idle(now);
                 neighbour.arrivals = member.activity.arrivals;
+                neighbour.reach = member.activity.reach;
             }
         }
         let others = rivals.iter_mut().zip(roster.slots.iter());
@@ -328,7 +329,8 @@ impl<S: Storage> Company<S> {
         if let Some((neighbour, slot)) = seat {
             let activity = &member.activity;
             // The time does not matter: `see` follows.
-            *neighbour = standing.neighbour(&activity.signs, activity.arrivals, Ns(0));
+            *neighbour =
+                standing.neighbour(&activity.signs, activity.arrivals, activity.reach, Ns(0));
             *slot = at;
             self.count = self.count.saturating_add(1);
         }
@@ -378,6 +380,10 @@ impl<S: Storage> Peers for Company<S> {
 
     fn publish_sign(&mut self, sign: Sign) {
         self.sign = sign;
+    }
+
+    fn publish_reach(&mut self, reach: u32) {
+        self.activity.reach = reach;
     }
 }
 

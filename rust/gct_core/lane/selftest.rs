@@ -23,6 +23,7 @@ use crate::mask::TpcMask;
 use crate::policy::arrivals::ArrivalStats;
 use crate::policy::predict;
 use crate::policy::scale::Law;
+use crate::policy::tide;
 use crate::policy::tpc::Neighbour;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::Node;
@@ -316,6 +317,7 @@ fn paces(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
         busy: true,
         idle: Ns(0),
         arrivals: ArrivalStats::default(),
+        reach: tide::ALL,
     })));
     sides.submit(write_launch(ram));
     let mut released = Wrapping(0);

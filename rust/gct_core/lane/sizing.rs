@@ -18,6 +18,7 @@ use crate::mask::TpcMask;
 use crate::policy::pace::InFlight;
 use crate::policy::predict::Kernel;
 use crate::policy::scale::{self, Bounds, Law, Laws, Size, Verdict};
+use crate::policy::tide::{self, Tide};
 use crate::probe;
 use crate::submit::graph::{Masks, Patched};
 use crate::submit::mask::DisabledTpcs;
@@ -42,6 +43,8 @@ pub(super) struct Sizing<S: Storage> {
     next: Option<(Kernel, Size)>,
     /// What the masks of its nodes are, if it is a replay.
     patched: Patched,
+    /// How far the last releases reach.
+    tide: Tide,
     /// The mask without a size, and the TPCs that it leaves.
     wide: Option<DisabledTpcs>,
     most: u32,
@@ -56,6 +59,7 @@ impl<S: Storage> Sizing<S> {
             uses: 0,
             next: None,
             patched: Patched::default(),
+            tide: Tide::HIGH,
             wide: None,
             most: 0,
             disturbed: Ns(0),
@@ -115,6 +119,32 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether launches get sizes, so that their ends must be seen as soon as they come.
     pub fn sizes(&self) -> bool {
         self.limits.slip > Percent(0)
+    }
+
+    /// Returns the number that all TPCs of the last releases are below.
+    pub fn reach(&self) -> u32 {
+        match self.sizes() {
+            true => self.sizing.tide.reach(),
+            false => tide::ALL,
+        }
+    }
+
+    /// Records how far the present release reaches. `bound` says whether its mask could be written.
+    pub(super) fn record_reach(&mut self, bound: bool) {
+        let sizing = &self.sizing;
+        // A replay without known nodes may use any TPC.
+        let all_narrow = match &sizing.next {
+            Some((kernel, _)) if kernel.grid == [0; 3] => sizing.patched.seen > 0,
+            Some(_) => true,
+            None => false,
+        };
+        let narrow = all_narrow && bound && sizing.patched.wide == 0;
+        let last = self
+            .granted()
+            .last()
+            .and_then(|last| u32::try_from(last).ok());
+        let reach = last.filter(|_| narrow).map(|last| last.saturating_add(1));
+        self.sizing.tide = sizing.tide.after(reach.unwrap_or(tide::ALL));
     }
 
     /// Narrows the next release to the TPCs that its size needs. `flight` is the work

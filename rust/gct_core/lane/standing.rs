@@ -6,6 +6,7 @@ use crate::mask::TpcMask;
 use crate::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use crate::policy::patience::{Signs, BEAT_EVERY};
 use crate::policy::share::Place;
+use crate::policy::tide;
 use crate::policy::tpc::{Neighbour, Rank};
 use crate::units::{Ns, Weight};
 
@@ -52,8 +53,15 @@ impl Standing {
         }
     }
 
-    /// Returns the tenant as a neighbour with these signs of life.
-    pub fn neighbour(&self, signs: &Signs, arrivals: ArrivalStats, now: Ns) -> Neighbour {
+    /// Returns the tenant as a neighbour with these signs of life and this
+    /// [`reach`](Activity::reach).
+    pub fn neighbour(
+        &self,
+        signs: &Signs,
+        arrivals: ArrivalStats,
+        reach: u32,
+        now: Ns,
+    ) -> Neighbour {
         Neighbour {
             own: self.own,
             allowed: self.allowed,
@@ -62,19 +70,33 @@ impl Standing {
             busy: signs.is_busy(now),
             idle: signs.idle(now),
             arrivals,
+            reach,
         }
     }
 }
 
 /// The activity of a tenant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// What it shows its neighbours.
     pub signs: Signs,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
+    /// The number that all TPCs of its last pieces are below ([`tide`]).
+    pub reach: u32,
     /// The start of the present request, or of the last one.
     request_since: Ns,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            signs: Signs::default(),
+            arrivals: ArrivalStats::default(),
+            reach: tide::ALL,
+            request_since: Ns(0),
+        }
+    }
 }
 
 impl Activity {

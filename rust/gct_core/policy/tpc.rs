@@ -15,6 +15,7 @@
 //! for each neighbour:
 //!     if not lent to the tenant:           granted -= the neighbour's own
 //!     if present and of an earlier rank:   granted -= what the neighbour is allowed
+//!     (side by side, less its ebb of these, if it lends that: policy::tide)
 //! granted += own
 //! present  = busy, or idle for less than
 //!            side by side: clamp(time, PAUSE_MIN, PRESENT_MAX)
@@ -40,6 +41,7 @@
 //! released. Each owner's arrival pattern is learned from its own history ([`ArrivalStats`]).
 
 use super::arrivals::{ArrivalStats, PAUSE_MIN};
+use super::tide;
 use crate::mask::TpcMask;
 use crate::units::{Ns, Priority};
 
@@ -105,6 +107,8 @@ pub struct Neighbour {
     pub idle: Ns,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
+    /// The number that all TPCs of its last pieces are below ([`tide`]).
+    pub reach: u32,
 }
 
 impl Neighbour {
@@ -121,6 +125,7 @@ impl Neighbour {
             shortest: Ns(0),
             request: Ns(0),
         },
+        reach: tide::ALL,
     };
 
     /// Returns whether a tenant of a later rank waits for it with work that would hold the TPCs for
@@ -158,14 +163,39 @@ pub fn reserve(
 /// Returns the TPCs that a tenant may use now for work that will have ended in `time`. An empty set
 /// orders it to wait.
 pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
+    grant_beside(tenant, time, neighbours, !tenant.by_turns)
+}
+
+/// Returns what [`grant`] does, for a piece that `resident` TPCs hold at once. Its blocks may wait
+/// for each other, so the ebb of a neighbour counts only if that makes enough TPCs.
+pub fn grant_at_once(
+    tenant: &Tenant,
+    time: Ns,
+    resident: u32,
+    neighbours: &[Neighbour],
+) -> TpcMask {
+    let granted = grant(tenant, time, neighbours);
+    match resident <= granted.count() {
+        true => granted,
+        false => grant_beside(tenant, time, neighbours, false),
+    }
+}
+
+/// Returns the grant with what neighbours lend while they work, or without it.
+fn grant_beside(tenant: &Tenant, time: Ns, neighbours: &[Neighbour], ebb: bool) -> TpcMask {
     let own = tenant.own.and(&tenant.allowed);
     let mut granted = tenant.allowed;
     for neighbour in neighbours {
-        if !(tenant.steal && neighbour.lends && neighbour.can_lend_for(time)) {
-            granted = granted.without(&neighbour.own);
+        let lends = tenant.steal && neighbour.lends;
+        let kept = |tpcs: &TpcMask| match lends && ebb && time <= tide::HOLD_MAX {
+            true => tpcs.below(neighbour.reach),
+            false => *tpcs,
+        };
+        if !(lends && neighbour.can_lend_for(time)) {
+            granted = granted.without(&kept(&neighbour.own));
         }
         if neighbour.rank < tenant.rank && neighbour.is_present_for(time, tenant.by_turns) {
-            granted = granted.without(&neighbour.allowed);
+            granted = granted.without(&kept(&neighbour.allowed));
         }
     }
     granted.or(&own)

@@ -88,7 +88,7 @@ impl GpuPeers {
         for (peer, standing) in self.peers.iter().zip(&self.standings) {
             let Some(standing) = standing else { continue };
             let arrivals = ArrivalStats::from_word(peer.arrivals());
-            let neighbour = standing.neighbour(&signs(peer), arrivals, now);
+            let neighbour = standing.neighbour(&signs(peer), arrivals, peer.reach(), now);
             self.neighbours.push(neighbour);
         }
     }
@@ -179,6 +179,13 @@ impl Peers for GpuPeers {
     fn publish_sign(&mut self, sign: Sign) {
         self.gpu.pulse.set_sign(&sign, &self.sign);
         self.sign = sign;
+    }
+
+    fn publish_reach(&mut self, reach: u32) {
+        if reach != self.activity.reach {
+            self.gpu.pulse.set_reach(reach);
+            self.activity.reach = reach;
+        }
     }
 
     fn set_busy(&mut self, busy: bool, now: Ns) {

@@ -19,6 +19,7 @@ use crate::seqlock::Seqlock;
 use crate::shared::{ReadOnly, Shareable, Shared};
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::policy::share::{Sign, Spent, Virtual};
+use gct_core::policy::tide;
 use gct_core::units::{Ns, Weight};
 
 /// Most processes of one GPU that can lend and borrow TPCs: as many as MPS has clients. Further
@@ -180,6 +181,9 @@ pub struct Pulse {
     arrivals: AtomicU64,
     /// The time of its last heartbeat while its work moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
+    /// The number that all TPCs of its last pieces are below (`gct_core::policy::tide`); 0 if they
+    /// may have any.
+    reach: AtomicU64,
     /// Its turns: words of `gct_core::policy::share::Sign`.
     at: AtomicU64,
     contends_until_ns: AtomicU64,
@@ -211,6 +215,21 @@ impl Pulse {
     /// Records the arrival statistics of the process.
     pub fn set_arrivals(&self, arrivals: u64) {
         self.arrivals.store(arrivals, Ordering::Relaxed);
+    }
+
+    /// Records the number that all TPCs of its last pieces are below.
+    pub fn set_reach(&self, reach: u32) {
+        let word = if reach == tide::ALL { 0 } else { reach };
+        self.reach.store(word.into(), Ordering::Relaxed);
+    }
+
+    /// Returns the number that all TPCs of its last pieces are below. Every word is valid: a
+    /// neighbour writes it.
+    pub fn reach(&self) -> u32 {
+        match self.reach.load(Ordering::Relaxed) {
+            0 => tide::ALL,
+            reach => u32::try_from(reach).unwrap_or(tide::ALL),
+        }
     }
 
     /// Records the turns of the process. `known` is what was recorded last.
@@ -294,6 +313,11 @@ impl Peer {
         self.pulse.get().beat_ns()
     }
 
+    /// Returns the number that all TPCs of its last pieces are below.
+    pub fn reach(&self) -> u32 {
+        self.pulse.get().reach()
+    }
+
     /// Returns its turns.
     pub fn sign(&self) -> Sign {
         self.pulse.get().sign()
@@ -350,6 +374,11 @@ mod tests {
         pulse.beat(5);
         assert_eq!(peer.beat_ns(), 5);
         pulse.idle(7);
+        assert_eq!(peer.reach(), tide::ALL);
+        for reach in [9, tide::ALL] {
+            pulse.set_reach(reach);
+            assert_eq!(peer.reach(), reach);
+        }
         pulse.set_arrivals(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));
         assert_eq!(peer.arrivals(), 8);

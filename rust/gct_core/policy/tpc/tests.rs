@@ -26,11 +26,62 @@ fn neighbour(own: &str, busy: bool, idle: Ns) -> Neighbour {
         busy,
         idle,
         arrivals: ArrivalStats::default(),
+        reach: tide::ALL,
     }
 }
 
 fn list(text: &str) -> TpcMask {
     TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
+}
+
+/// Checks that TPCs above the reach of a neighbour's pieces are lent while it works, for short work
+/// beside it alone.
+#[test]
+fn a_neighbour_that_works_lends_its_ebb() {
+    let reaching = |own: &str, rank: Rank| Neighbour {
+        own: list(own),
+        allowed: list("0-15"),
+        rank,
+        reach: 6,
+        ..neighbour("", true, Ns(0))
+    };
+    let tenant = Tenant {
+        allowed: list("0-15"),
+        own: TpcMask::EMPTY,
+        steal: true,
+        rank: rank(8),
+        by_turns: false,
+    };
+    let granted = |tenant: Tenant, neighbour: Neighbour, time| grant(&tenant, time, &[neighbour]);
+    let (quota, early) = (reaching("0-9", rank(8)), reaching("", rank(0)));
+    for neighbour in [quota, early] {
+        let short = granted(tenant, neighbour, tide::HOLD_MAX);
+        assert_eq!(short, list("6-15"));
+        let full = Neighbour {
+            reach: tide::ALL,
+            ..neighbour
+        };
+        let kept = granted(tenant, full, Ns(0));
+        let long = granted(tenant, neighbour, tide::HOLD_MAX + Ns(1));
+        assert_eq!(long, kept, "for long work");
+        let mean = Neighbour {
+            lends: false,
+            ..neighbour
+        };
+        assert_eq!(granted(tenant, mean, Ns(0)), kept);
+        for (resident, tpcs) in [(10, short), (11, kept)] {
+            let granted = grant_at_once(&tenant, Ns(0), resident, &[neighbour]);
+            assert_eq!(granted, tpcs, "for {resident} TPCs at once");
+        }
+        for (steal, by_turns) in [(false, false), (true, true)] {
+            let tenant = Tenant {
+                steal,
+                by_turns,
+                ..tenant
+            };
+            assert_eq!(granted(tenant, neighbour, Ns(0)), kept);
+        }
+    }
 }
 
 #[test]
@@ -359,7 +410,7 @@ proptest! {
             prop_assert_eq!(own.count(), free.min(u32::from(quota.unwrap_or(0))), "no quota is missed");
             reserved = reserved.or(&own);
             let arrivals = ArrivalStats::from_word(word);
-            let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), arrivals };
+            let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), arrivals, reach: tide::ALL };
             all.push((Tenant { allowed, own, steal, rank, by_turns }, neighbour));
         }
         for (number, (me, _)) in all.iter().enumerate() {

@@ -39,17 +39,15 @@ impl<'a> From<Option<&'a DisabledTpcs>> for Masks<'a> {
 impl Masks<'_> {
     /// Returns whether a node needs the wide mask.
     fn is_wide(&self, node: &Node) -> bool {
-        self.tpcs < node.resident && node.resident <= self.wide.1
+        let resident = self.tpcs < node.resident && node.resident <= self.wide.1;
+        // What needs TPCs together may not find them among fewer.
+        resident || (self.tpcs < self.wide.1 && mask_write(node, self.each).is_err())
     }
 
     /// Returns the store that masks a node.
     fn write(&self, node: &Node) -> Result<MaskWrite, Reason> {
         let (wide, _) = self.wide;
-        if self.is_wide(node) {
-            return mask_write(node, wide);
-        }
-        // What needs TPCs together may not find them among fewer.
-        mask_write(node, self.each).or_else(|_| mask_write(node, wide))
+        mask_write(node, if self.is_wide(node) { wide } else { self.each })
     }
 }
 

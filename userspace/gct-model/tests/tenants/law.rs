@@ -17,6 +17,8 @@
 //! ```text
 //! forbidden(T) = TPCs reserved for another owner that claims, or for any if T may not steal
 //!              + TPCs allowed to a tenant of an earlier rank that claims, or did so LEAST ago
+//!              - those of them, side by side, that are not below the reach that the other has
+//!                shown of its last pieces, if it lends and T may steal
 //!              - own(T)
 //! due(T)       = allowed(T)
 //!              - TPCs reserved for another owner, unless it is away for IDLE_TIMEOUT_MAX and T
@@ -100,6 +102,8 @@ pub(crate) struct Facts {
     pub(crate) written: u64,
     pub(crate) pressed: bool,
     pub(crate) slips: bool,
+    /// The TPCs below the reach that it has shown.
+    reach: u64,
     /// Whether it has a seat, as far as it knows, and whether nobody can have taken it since.
     pub(crate) seated: bool,
     pub(crate) is_sure: bool,
@@ -129,6 +133,7 @@ impl Facts {
             written: 0,
             pressed: false,
             slips: false,
+            reach: u64::MAX,
             seated: false,
             is_sure: false,
             shows_work: false,
@@ -140,9 +145,10 @@ impl Facts {
         }
     }
 
-    /// Records that a round has ended, which showed whether the tenant has work. With a duty cycle
-    /// it may have shown none.
-    pub(crate) fn show(&mut self, work: bool, has_cycle: bool, now: u64) {
+    /// Records that a round has ended, which showed whether the tenant has work, and the TPCs below
+    /// the reach of its pieces. With a duty cycle it may have shown no work.
+    pub(crate) fn show(&mut self, work: bool, reach: u64, has_cycle: bool, now: u64) {
+        self.reach = reach;
         match self.works && !work {
             true => self.stopped = Some(now),
             false => self.may_rest = has_cycle,
@@ -155,6 +161,7 @@ impl Facts {
     /// Records that the tenant has got a seat, in which it has shown nothing yet.
     pub(crate) fn take_seat(&mut self) {
         (self.shows_work, self.idle_since) = (false, None);
+        self.reach = u64::MAX;
     }
 
     fn rank(&self) -> Rank {
@@ -238,15 +245,19 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         if other.rank_with_allowance() < mine.rank_with_allowance() {
             single &= !allowed;
         }
+        let kept = match mine.steal && other.standing.lends && !by_turns {
+            true => other.reach,
+            false => u64::MAX,
+        };
         if !mine.steal || other.claims(now) {
-            forbidden |= own;
+            forbidden |= own & kept;
         }
         if !mine.steal || !other.is_away_for(IDLE_TIMEOUT_MAX.get(), now) {
             due &= !own;
         }
         if other.rank() < mine.rank() {
             if other.claims(now) || other.has_just_stopped(least.get(), now) {
-                forbidden |= allowed;
+                forbidden |= allowed & kept;
             }
             if !other.is_away_for(most.get(), now) {
                 due &= !allowed;

@@ -114,3 +114,74 @@ fn a_launch_of_one_wave_is_not_narrowed() {
     let (_, counters) = alone(50, launches(WAVE * TPCS as u32, 1_000_000), 500 * MS);
     assert_eq!(counters.slip_narrowed, 0);
 }
+
+/// Launches of a service and of its neighbour in one second.
+type Done = (usize, usize);
+
+/// Runs a service beside a neighbour that always works, with short atoms. Both may use all TPCs.
+/// `limits` are the service's. Its requests are launches of each of `blocks` in turn by chance, and
+/// take four fifths of the time. It learns alone.
+fn beside(limits: &[(File, &str)], slip: u32, blocks: &[u32]) -> Done {
+    let mut world = World::new(TPCS, Sharing::Beside, Threads::Each(LOOK));
+    let slip = (File::SlipTpc, slip.to_string());
+    let limits = limits.iter().map(|(file, value)| (*file, (*value).into()));
+    let owner = world.group(&limits.chain([slip]).collect::<Vec<_>>());
+    let others = world.group(&[(File::AtomDuration, "50us".into())]);
+    let kernel = |(program, blocks): (u32, &u32)| Kernel {
+        program,
+        blocks: *blocks,
+        // A launch takes 1 ms on all TPCs.
+        block_ns: MS / u64::from(blocks.div_ceil(WAVE * TPCS as u32)),
+    };
+    let requests = Pattern::Requests {
+        launches: 8,
+        pause_ns: 10 * MS,
+    };
+    let kernels = (0x100..).zip(blocks).map(kernel).collect();
+    world.start(owner, Program::new(kernels, requests, START, 1));
+    world.run_until(START + 2_000 * MS);
+    let kernel = Kernel {
+        program: 0x200,
+        blocks: WAVE * TPCS as u32 * 10,
+        block_ns: 20_000,
+    };
+    world.start(
+        others,
+        Program::new(vec![kernel], Pattern::Always(1), START, 2),
+    );
+    world.run_until(START + 2_500 * MS);
+    let done = |world: &World, at: usize| world.processes[at].done.len();
+    let before = [0, 1].map(|at| done(&world, at));
+    world.run_until(START + 3_500 * MS);
+    (done(&world, 0) - before[0], done(&world, 1) - before[1])
+}
+
+const QUOTA: &[(File, &str)] = &[(File::TpcQuota, "12")];
+const PRIORITY: &[(File, &str)] = &[(File::ComputePriority, "0")];
+
+/// Checks that TPCs which a size frees are lent while their owner works, as tidal masking does: the
+/// neighbour of a quota of 12 of 16 TPCs has 7 instead of 4 then, and that of an earlier priority
+/// has 7 instead of none. The service does as much as before.
+#[test]
+fn what_a_size_frees_is_lent_while_the_owner_works() {
+    for (limits, gain) in [(QUOTA, 160), (PRIORITY, 200)] {
+        let plain = beside(limits, 0, &[TAIL]);
+        let sized = beside(limits, 20, &[TAIL]);
+        let what = format!("{limits:?}: {plain:?} without a slip, {sized:?} with one");
+        println!("{what}");
+        assert!(sized.0 * 100 >= plain.0 * 99, "{what}");
+        assert!(plain.1 > 100 && sized.1 * 100 > plain.1 * gain, "{what}");
+    }
+}
+
+/// Checks that a service which needs all TPCs now and then lends none.
+#[test]
+fn who_needs_all_tpcs_at_times_lends_none() {
+    let all = WAVE * TPCS as u32 * 10;
+    let plain = beside(PRIORITY, 0, &[TAIL, TAIL, TAIL, all]);
+    let sized = beside(PRIORITY, 20, &[TAIL, TAIL, TAIL, all]);
+    let what = format!("{plain:?} without a slip, {sized:?} with one");
+    println!("{what}");
+    assert!(plain.1 > 100 && sized.0 * 100 >= plain.0 * 99, "{what}");
+    assert!(sized.1 * 100 <= plain.1 * 102, "{what}");
+}

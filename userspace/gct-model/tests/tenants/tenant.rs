@@ -108,7 +108,8 @@ impl Tenant {
         let mut governor = Governor::new(
             terms.limits,
             vec![None; KERNELS],
-            vec![None; 8],
+            // It has no graphs. A lone launch is not to be taken for the head of one.
+            vec![],
             vec![None; KERNELS],
         );
         governor.set_gpu(terms.topology);

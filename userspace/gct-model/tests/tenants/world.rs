@@ -221,7 +221,7 @@ impl World {
             ..Sign::default()
         });
         self.roster.publish(company);
-        self.facts[at].show(true, false, self.now);
+        self.facts[at].show(true, u64::MAX, false, self.now);
     }
 
     /// Gives all tenants their limits of now.
@@ -486,7 +486,9 @@ impl World {
         self.start_runs(at);
         let process = &mut self.processes[at];
         let shows = process.tenant.is_unfinished() && !frozen;
-        self.facts[at].show(shows, has_cycle, now);
+        let below = 1u64.checked_shl(process.tenant.governor.reach());
+        let reach = below.map_or(u64::MAX, |bit| bit - 1);
+        self.facts[at].show(shows, reach, has_cycle, now);
         let held = process.tenant.has_work() && process.tenant.pieces.is_empty();
         if !held {
             process.held_since = None;
