@@ -91,15 +91,17 @@ pub struct Governor<S: Storage, P> {
     pub(super) limits: LaunchLimits,
     /// The neighbours, if the backend knows them.
     pub(super) peers: Option<P>,
-    /// The GPU's TPCs.
-    pub(super) gpu: Topology,
+    /// The GPU's TPCs, and their number: without an instruction for it, counting takes fifty.
+    gpu: Topology,
+    gpu_count: u32,
     /// The TPCs that are reserved for the tenant, as seen last.
     pub(super) own: TpcMask,
     /// The TPCs that the tenant's mask allows, and those of them that goals of others leave.
     written: TpcMask,
     allowed: TpcMask,
-    /// TPCs granted to the next release, and the same set as a QMD mask.
+    /// TPCs granted to the next release, their number, and the same set as a QMD mask.
     granted: TpcMask,
+    granted_count: u32,
     pub(super) mask: Option<DisabledTpcs>,
     /// Whether these are more than the policy allows, for a launch whose blocks may wait for each
     /// other; and how many TPCs such a launch gets at last.
@@ -155,10 +157,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             limits,
             peers: None,
             gpu: Topology::UNKNOWN,
+            gpu_count: 0,
             own: TpcMask::EMPTY,
             written: TpcMask::EMPTY,
             allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
+            granted_count: 0,
             mask: None,
             spares: false,
             dependable: 0,
@@ -216,12 +220,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Sets the GPU's TPCs. Without them nothing is masked.
     pub fn set_gpu(&mut self, gpu: Topology) {
         self.gpu = gpu;
+        self.gpu_count = gpu.existing().count();
         self.use_own_mask();
     }
 
     /// Returns the GPU's TPCs.
     pub fn gpu(&self) -> &Topology {
         &self.gpu
+    }
+
+    /// Returns how many TPCs the GPU has.
+    pub(super) fn gpu_count(&self) -> u32 {
+        self.gpu_count
     }
 
     /// Keeps launches to `list`; `None` removes the mask.
@@ -260,6 +270,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// then the launch stays unchanged.
     pub(super) fn use_mask(&mut self, granted: TpcMask) {
         self.granted = granted;
+        self.granted_count = granted.count();
         self.mask = Some(granted)
             .filter(|granted| self.limits.tpcs.is_some() || granted != self.gpu.existing())
             .and_then(|granted| DisabledTpcs::outside(&self.gpu, &granted).ok());
@@ -418,9 +429,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         &self.granted
     }
 
+    /// Returns their number.
+    pub(super) fn granted_count(&self) -> u32 {
+        self.granted_count
+    }
+
     /// Returns how many TPCs a launch would run on now.
     pub(super) fn tpcs(&self) -> u64 {
-        u64::from(self.granted.count())
+        u64::from(self.granted_count)
     }
 
     /// Returns the longest time that released work may occupy the GPU; 0 for any.

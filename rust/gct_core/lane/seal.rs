@@ -185,7 +185,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns how many TPCs hold all blocks of each launch at once; 0 if no number does.
     pub(super) fn resident(&self, found: &[QmdCall], words: &[u32]) -> u32 {
-        let most = self.gpu().existing().count();
+        let most = self.gpu_count();
         let of = |call: &QmdCall| {
             let qmd = call.qmd(words).zip(call.version);
             qmd.map_or(0, |(qmd, version)| occupancy::resident(qmd, version, most))
@@ -198,7 +198,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
             return false;
         };
-        let (granted, whole) = (self.granted().count(), self.gpu().existing().count());
+        let (granted, whole) = (self.granted_count(), self.gpu_count());
         // CAST: a mask has 256 TPCs at most.
         occupancy::is_narrowed(qmd, version, granted as u16, whole as u16)
     }

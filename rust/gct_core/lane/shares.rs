@@ -132,7 +132,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns how many TPCs the GPU has; 0 if that is unknown.
     fn all_tpcs(&self) -> u64 {
         match self.gpu().is_known() {
-            true => u64::from(self.gpu().existing().count()),
+            true => u64::from(self.gpu_count()),
             false => 0,
         }
     }

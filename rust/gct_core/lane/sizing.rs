@@ -166,7 +166,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if !seal.sizable {
             return;
         }
-        let most = self.granted().count();
+        let most = self.granted_count();
         // More TPCs than blocks have nothing to do.
         let blocks = match submission.blocks {
             0 => most,
@@ -230,11 +230,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         let Allotment { tpcs, most, .. } = sized;
         let kernel = &submission.kernel;
+        let gpu_count = self.gpu_count();
         let mut laws = Laws::new(&mut self.sizing.laws, &mut self.sizing.uses);
         let whole = laws.time(kernel, most);
         if let Some(whole) = whole.filter(|_| tpcs < most) {
             let (before, after) = (whole * u64::from(most), end.time * submission.tpcs);
-            let saved = (before - after) / u64::from(self.gpu.existing().count().max(1));
+            let saved = (before - after) / u64::from(gpu_count.max(1));
             add(&mut self.counters.slip_saved, saved.get());
         }
         let began = now - end.time;

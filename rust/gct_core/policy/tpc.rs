@@ -174,10 +174,11 @@ pub fn grant_at_once(
     resident: u32,
     neighbours: &[Neighbour],
 ) -> TpcMask {
-    let granted = grant(tenant, time, neighbours);
-    match resident <= granted.count() {
-        true => granted,
-        false => grant_beside(tenant, time, neighbours, false),
+    let ebb = !tenant.by_turns && neighbours.iter().any(|other| other.reach < tide::ALL);
+    let granted = grant_beside(tenant, time, neighbours, ebb);
+    match ebb && resident > granted.count() {
+        true => grant_beside(tenant, time, neighbours, false),
+        false => granted,
     }
 }
 
