@@ -252,7 +252,7 @@ impl Watched<'_> {
             finding.line(format!(
                 "{slice} us for a channel group, in a round of {round} us."
             ));
-            if self.now.limit("compute.timeslice", "default").is_none() {
+            if self.now.value("compute.timeslice") == Some("default") {
                 finding.line(
                     "compute.timeslice is default: owners of its rank have shorter requests."
                         .to_owned(),
@@ -349,7 +349,10 @@ impl Watched<'_> {
             }
         }
         let now = |key| self.now.stat(key).filter(|count| *count > 0);
-        if let Some(channels) = now("native") {
+        // Limits bind those that the driver has come between.
+        let cooperative = now("cooperative").unwrap_or(0);
+        let native = now("native").map(|native| native.saturating_sub(cooperative));
+        if let Some(channels) = native.filter(|channels| *channels > 0) {
             finding.number("native", channels);
             finding.line(format!(
                 "{channels} channels have their tenant's ring: of the limits on launches compute.max alone binds them."

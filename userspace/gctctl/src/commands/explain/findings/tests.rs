@@ -126,7 +126,8 @@ fn limits_are_said_with_what_they_did() {
             ("compute.stat round", 10_050),
             ("compute.stat passed.queue", 5),
             ("compute.stat passed.macro", 0),
-            ("compute.stat native", 1),
+            ("compute.stat native", 3),
+            ("compute.stat cooperative", 2),
             ("compute.stat shared_channels", 3),
             ("gmem.events limit", 3),
         ],
@@ -153,6 +154,20 @@ fn limits_are_said_with_what_they_did() {
         "1 channels have their tenant's ring: of the limits on launches compute.max alone binds them.",
     ];
     assert_eq!(all, expected);
+}
+
+#[test]
+fn a_slice_that_nobody_wrote_is_explained() {
+    let at = |written| {
+        let counters = [("compute.stat slice", 500), ("compute.stat round", 500)];
+        look(&[("compute.timeslice", written)], &counters)
+    };
+    let said = "compute.timeslice is default: owners of its rank have shorter requests.";
+    for (written, is_said) in [("default", true), ("500", false)] {
+        let found = findings(&at(written), &at(written), SECOND);
+        let mut lines = found.iter().flat_map(|finding| &finding.lines);
+        assert_eq!(lines.any(|line| line == said), is_said, "{written}");
+    }
 }
 
 /// Checks that splits are said of an owner that asked for none: who yields has atoms by default.
