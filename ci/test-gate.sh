@@ -3,7 +3,8 @@
 #
 # Looks at the objects that Kbuild made: nothing in the core can panic, use
 # floating point or divide 128 bits, and the glue calls nothing that is not on
-# its list. And at the C interface: it stands alone, and Rust sees what C says.
+# its list. At the C interface: it stands alone, and Rust sees what C says. And at
+# the mutations: they apply.
 . "$(dirname "$0")/lib.sh"
 . "$BUILD/env.sh"
 
@@ -63,6 +64,15 @@ bindings_are_current() {
 	"$ROOT/ci/bindings.sh" | diff -u "$ROOT/rust/gct_kernel/bindings.rs" -
 }
 
+# A mutation that does not apply to the source any more would be found by `make test-long` alone.
+mutations_apply() {
+	local patch rc=0
+	for patch in "$ROOT"/tests/mutations/*.patch; do
+		patch --directory="$ROOT" --strip=1 --fuzz=0 --dry-run --force --silent --input="$patch" || rc=1
+	done
+	return $rc
+}
+
 objects=$BUILD/work/$VERSION/lean/patched/gct
 GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' KDIR=$BUILD/linux/lean NV_VERSION=$VERSION "$ROOT/ci/kmod.sh"
 
@@ -74,4 +84,5 @@ check $JOB "the glue calls only what is on its list" \
 check $JOB "gct.h stands alone for gcc" header_stands_alone gcc
 check $JOB "gct.h stands alone for clang" header_stands_alone clang-19
 check $JOB "the bindings are those of the headers" bindings_are_current
+check $JOB "every mutation applies to the source" mutations_apply
 finish $JOB
