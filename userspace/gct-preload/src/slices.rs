@@ -97,9 +97,9 @@ impl Group {
 struct Limits {
     generation: u64,
     timeslice: Option<Us>,
-    /// Whether the time slice was not written.
-    yields: bool,
     frozen: bool,
+    /// Whether somebody waits for what a channel in another process's group refuses.
+    need_own_groups: bool,
 }
 
 impl Limits {
@@ -110,14 +110,9 @@ impl Limits {
         Self {
             generation,
             timeslice: Some(slice).filter(|slice| *slice > Us(0)),
-            yields: limits.yields,
             frozen: limits.frozen,
+            need_own_groups: limits.controlled() != (0, false),
         }
-    }
-
-    /// Returns whether somebody waits for what a channel in another process's group refuses.
-    fn need_own_groups(&self) -> bool {
-        self.frozen || self.timeslice.is_some() && !self.yields
     }
 }
 
@@ -286,7 +281,7 @@ impl Slices {
                 continue;
             }
             let mut refused = None;
-            if limits.need_own_groups() && !self.foreign.is_empty() {
+            if limits.need_own_groups && !self.foreign.is_empty() {
                 refused = Some(NOT_SUPPORTED);
             }
             let share = limits.timeslice.filter(|_| self.foreign.is_empty());

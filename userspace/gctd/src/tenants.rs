@@ -291,11 +291,10 @@ impl Tenants {
             let share = state.share(tenant.proc, tenant.gpu);
             let limits = Limits::new(&settings, &state.gpu_topology(tenant.gpu), &share);
             if tenant.limits != Some(limits) {
-                let controlled = |limits: Limits| (limits.timeslice_us, limits.frozen);
                 let before = tenant.limits.unwrap_or(Limits::NONE);
                 tenant.limits = Some(limits);
                 tenant.generation += 1;
-                if controlled(before) != controlled(limits) {
+                if before.controlled() != limits.controlled() {
                     tenant.controlled = tenant.generation;
                     tenant.answer = match (tenant.answer, pending) {
                         (Answer::Late, _) => Answer::Late,

@@ -102,6 +102,15 @@ fn within(seconds: u64, mut holds: impl FnMut() -> bool) {
     }
 }
 
+#[track_caller]
+fn stays(seconds: u64, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(seconds) {
+        assert!(holds(), "it does not stay");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn others_are_pressed_while_requests_are_slow_and_get_everything_back() {
     let daemon = Daemon::new("goals", 1);
@@ -174,11 +183,8 @@ fn the_longer_requests_of_a_rank_yield() {
     for path in ["web/0/compute.priority", &own("compute.priority")] {
         assert_eq!(client.write(path, "3"), Ok(()));
     }
-    let looks = Instant::now();
-    while looks.elapsed() < Duration::from_secs(3) {
-        assert_eq!(slice(), (0, false), "the service's take five times as long");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    // The service's take five times as long.
+    stays(3, || slice() == (0, false));
     service.calm_down();
     within(20, || slice() == (500, true));
     assert_eq!(
@@ -186,11 +192,7 @@ fn the_longer_requests_of_a_rank_yield() {
         Ok("default\n".into())
     );
     assert_eq!(client.write(&own("compute.timeslice"), "3ms"), Ok(()));
-    let looks = Instant::now();
-    while looks.elapsed() < Duration::from_secs(2) {
-        assert_eq!(slice(), (3_000, false), "what is written counts");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    stays(2, || slice() == (3_000, false));
     assert_eq!(client.write(&own("compute.timeslice"), "default"), Ok(()));
     within(20, || slice() == (500, true));
     assert_eq!(client.write(&own("compute.priority"), "4"), Ok(()));

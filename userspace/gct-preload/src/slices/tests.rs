@@ -317,20 +317,6 @@ fn a_client_of_mps_says_that_it_cannot() {
 }
 
 #[test]
-fn a_slice_that_nobody_wrote_is_refused_to_nobody() {
-    let limits = |slice, yields, frozen| Limits {
-        generation: 1,
-        timeslice: Some(Us(slice)).filter(|slice| *slice > Us(0)),
-        yields,
-        frozen,
-    };
-    assert!(!limits(0, false, false).need_own_groups());
-    assert!(limits(500, false, false).need_own_groups());
-    assert!(!limits(500, true, false).need_own_groups());
-    assert!(limits(500, true, true).need_own_groups());
-}
-
-#[test]
 fn a_freeze_stops_every_channel_before_the_write_returns() {
     let mut bed = Bed::new("freeze");
     bed.group(1);

@@ -88,6 +88,12 @@ impl Limits {
         }
     }
 
+    /// Returns what a process carries out by controls, and a write waits for: the written time
+    /// slice in microseconds, and whether it is frozen.
+    pub fn controlled(&self) -> (u32, bool) {
+        (if self.yields { 0 } else { self.timeslice_us }, self.frozen)
+    }
+
     pub(super) fn words(&self) -> [u64; LIMIT_WORDS] {
         let [a, b, c, d] = self.tpcs.unwrap_or_default();
         let flags = u64::from(self.tpcs.is_some())

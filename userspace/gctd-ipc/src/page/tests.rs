@@ -98,6 +98,21 @@ fn requests_arrive() {
     assert_eq!(page.open_request(Ns(150)), Ns(0));
 }
 
+/// Nobody waits for a slice that nobody wrote, and no process refuses it.
+#[test]
+fn a_slice_that_nobody_wrote_is_not_controlled() {
+    let limits = |timeslice_us, yields, frozen| Limits {
+        timeslice_us,
+        yields,
+        frozen,
+        ..Limits::NONE
+    };
+    assert_eq!(limits(0, false, false).controlled(), (0, false));
+    assert_eq!(limits(500, false, false).controlled(), (500, false));
+    assert_eq!(limits(500, true, false).controlled(), (0, false));
+    assert_eq!(limits(500, true, true).controlled(), (0, true));
+}
+
 proptest! {
     #[test]
     fn limits_survive_the_page(
