@@ -3,6 +3,7 @@
 //! Allocates the parts of owned channels before the resource manager allocates the channels.
 
 use super::client::Refused;
+use super::gpu::Gpu;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
 use super::limited::Limited;
@@ -106,14 +107,7 @@ fn parts(
     let uvm = uvm.copied();
     drop(inner);
     let home = uvm.as_ref().map_or(Home::Rm(space), Home::Uvm);
-    let limited = limited(glue, record, site.gpu)?;
-    if site.shares_group {
-        limited.share_group();
-    }
-    let (gpu, is_new) = glue.owned.open(site.gpu)?;
-    if is_new {
-        move_workers(glue);
-    }
+    let (limited, gpu) = attend(glue, record, site.gpu, site.shares_group)?;
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, &home, &mailbox)?;
         // SAFETY: has no preconditions. A random name cannot be guessed by the tenant.
@@ -144,8 +138,28 @@ fn parts(
     })
 }
 
+/// Returns the process of a file on a GPU, and the GPU with its worker, for a channel there.
+/// `shares_group` says that the channel is in another process's channel group. The caller closes
+/// the GPU unless a lane has it.
+pub(super) fn attend(
+    glue: &Glue,
+    record: &Record,
+    gpu: u32,
+    shares_group: bool,
+) -> Result<(Arc<Limited>, Arc<Gpu>), Refused> {
+    let limited = limited(glue, record, gpu)?;
+    if shares_group {
+        limited.share_group();
+    }
+    let (gpu, is_new) = glue.owned.open(gpu)?;
+    if is_new {
+        move_workers(glue);
+    }
+    Ok((limited, gpu))
+}
+
 /// Returns the process of a file on a GPU, with the limits of now. Makes it if there is none.
-pub(super) fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
+fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
     // A write that comes later finds what is made here.
     let _updating = glue.owned.updating.lock();
     let inner = record.inner.lock();

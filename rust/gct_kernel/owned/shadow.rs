@@ -11,12 +11,11 @@
 //! the record locked: who takes the channel, its file or its GPU from the core looks for channels
 //! in the record afterwards.
 
-use super::alloc::limited;
+use super::alloc::attend;
 use super::client::Refused;
 use super::follow::keep;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
-use super::limits::move_workers;
 use super::sheet::{Cover, Sheet};
 use super::{end, retain, Channel, Gpu, Record};
 use crate::rm::SystemPmGuard;
@@ -182,14 +181,7 @@ fn shadow(glue: &Glue, record: &Record, seen: &Seen, due: Shadowed) -> Result<()
     drop(inner);
     let (sheets, space) = (sheets.ok_or(Refused)?, space?);
     let home = space.as_ref().map_or(Home::Rm(seen.space), Home::Uvm);
-    let limited = limited(glue, record, due.gpu)?;
-    if due.shares_group {
-        limited.share_group();
-    }
-    let (gpu, is_new) = glue.owned.open(due.gpu)?;
-    if is_new {
-        move_workers(glue);
-    }
+    let (limited, gpu) = attend(glue, record, due.gpu, due.shares_group)?;
     let number = glue.owned.numbers.fetch_add(1, Relaxed);
     let made = || {
         let [ring, userd] = sheets;
