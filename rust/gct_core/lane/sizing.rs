@@ -17,7 +17,7 @@ use super::work::Next;
 use crate::mask::TpcMask;
 use crate::policy::pace::InFlight;
 use crate::policy::predict::Kernel;
-use crate::policy::scale::{self, Bounds, Law, Laws, Size, Verdict};
+use crate::policy::scale::{self, Bounds, Law, Laws, Observation, Size, Verdict};
 use crate::policy::tide::{self, Tide};
 use crate::probe;
 use crate::submit::graph::{Masks, Patched};
@@ -241,7 +241,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let began = now - end.time;
         let error = end.error + if end.queued { Ns(0) } else { START };
         if sized.observed && error * ERROR <= end.time && began > self.sizing.disturbed {
-            laws.observe(kernel, tpcs, end.time);
+            let observation = Observation {
+                tpcs,
+                used: submission.tpcs,
+                time: end.time,
+            };
+            laws.observe(kernel, observation);
         }
     }
 }

@@ -6,7 +6,8 @@
 //!   slip      the slowdown that `slip.tpc` tolerates, in percent
 //!   most      the TPCs granted to the launch without a slip
 //!   least     the TPCs that it must have: those that hold a grid of one wave at once
-//!   point     the average time T(k) of a kernel on k TPCs, as observed
+//!   point     the average time T(k) of a kernel of size k, as observed, and the TPCs u(k) that it
+//!             used: k for a launch, the mean of the nodes for a graph, some of which need more
 //!   law       the points of a kernel
 //!   good      within the slip, and worth it: it saves a larger part of the TPC-time than it costs
 //!             in time
@@ -14,22 +15,24 @@
 //!
 //! ```text
 //! slower    = T(k) / T(most) - 1
-//! saved     = 1 - k * T(k) / (most * T(most))
+//! saved     = 1 - u(k) * T(k) / (most * T(most))
 //! good      = slower <= slip and slower <= saved
-//!           = T(k) <= limit(k) = min(100% + slip, 2 * most / (most + k)) * T(most)
-//! size      = the least good point that was observed, else most
+//!           = T(k) <= limit(k) = min(100% + slip, 2 * most / (most + u(k))) * T(most)
+//! size      = the observed good point of the least TPC-time u(k) * T(k), else most
 //! ```
 //!
 //! No formula is assumed. A kernel whose time is `parallel / k + serial` is worth narrowing down to
 //! `parallel / serial` TPCs. One without a serial part never is: it would only be slower.
 //!
-//! The least good point is found by bisection. The noise of its observations decides when a point
-//! is known to be too slow:
+//! The size is found by bisection. A smaller one is worse if it is too slow, or if it costs more
+//! TPC-time because more nodes of a graph need all TPCs. The noise of its observations decides when
+//! a point is known to be too slow:
 //!
 //! ```text
 //! error     = 2 * mean deviation / sqrt(observations)
 //! slow      = T(k) - error > limit(k), or T(k) > limit(k) after WEIGHT observations
-//! explored  = halfway between the size and the next slow point below it, in steps of most / STEPS
+//! worse     = slow, or u(k) * T(k) more than that of the size
+//! explored  = halfway between the size and the next worse point below it, in steps of most / STEPS
 //!             most, once nothing is left between these
 //! pause     = RUN * 4 * slower / slip launches for RUN that explore, RUN * PAUSE_MIN at least
 //!             RUN * PAUSE_WHOLE for most
@@ -86,6 +89,8 @@ const PAUSE_WHOLE: u64 = 150;
 #[derive(Clone, Copy, Debug, Default)]
 struct Point {
     tpcs: u32,
+    /// The TPCs that the last observation used in the mean.
+    used: u64,
     time: Ns,
     /// The average distance of an observation from the average.
     deviation: Ns,
@@ -97,9 +102,11 @@ struct Point {
 }
 
 impl Point {
-    fn of(tpcs: u32, time: Ns, seen: Wrapping<u32>) -> Self {
+    fn of(observation: Observation, seen: Wrapping<u32>) -> Self {
+        let Observation { tpcs, used, time } = observation;
         Self {
             tpcs,
+            used,
             time,
             deviation: Ns(0),
             samples: 1,
@@ -109,7 +116,7 @@ impl Point {
     }
 
     /// Learns a time. Returns whether the kernel has changed.
-    fn learn(&mut self, time: Ns, now: Wrapping<u32>) -> bool {
+    fn learn(&mut self, Observation { used, time, .. }: Observation, now: Wrapping<u32>) -> bool {
         let distance = (time - self.time).max(self.time - time);
         let far = distance > self.time / 4;
         self.strikes = match far {
@@ -121,7 +128,7 @@ impl Point {
             self.time = self.time + time / part - self.time / part;
             self.deviation = self.deviation + distance / part - self.deviation / part;
             self.samples = self.samples.saturating_add(1).min(WEIGHT);
-            self.seen = now;
+            (self.used, self.seen) = (used, now);
         }
         self.strikes >= STRIKES
     }
@@ -131,6 +138,11 @@ impl Point {
     fn error(&self) -> Ns {
         let halvings = self.samples.checked_ilog2().unwrap_or(0) / 2;
         self.deviation * 2 / (1u64 << halvings.min(8))
+    }
+
+    /// Returns the TPC-time.
+    fn cost(&self) -> Ns {
+        self.time * self.used
     }
 
     /// Returns whether it is known to take longer than `limit`.
@@ -153,6 +165,17 @@ pub struct Law {
     explored: u32,
     /// Clock of the table when it was last launched.
     used: Wrapping<u32>,
+}
+
+/// How long a kernel took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Its size.
+    pub tpcs: u32,
+    /// The TPCs that it used in the mean: more than its size if some nodes of a graph need more.
+    pub used: u64,
+    /// The time, with these TPCs to itself.
+    pub time: Ns,
 }
 
 /// The TPCs between which a size may be.
@@ -198,13 +221,13 @@ struct Goal {
 }
 
 impl Goal {
-    /// Returns the longest good time on `tpcs` TPCs.
-    fn limit(&self, tpcs: u32) -> Ns {
-        let (most, tpcs) = (u64::from(self.most), u64::from(tpcs));
+    /// Returns the longest good time that uses so many TPCs.
+    fn limit(&self, used: u64) -> Ns {
+        let most = u64::from(self.most);
         let slipped = u64::from(self.slip.get()).saturating_add(100);
         let worth = self
             .whole
-            .scale((most << 1).max(1), most.saturating_add(tpcs));
+            .scale((most << 1).max(1), most.saturating_add(used).max(1));
         self.whole.scale(slipped, 100).min(worth)
     }
 
@@ -215,13 +238,13 @@ impl Goal {
         div_ceil(slower.get(), slip).max(PAUSE_MIN)
     }
 
-    /// Returns the TPCs halfway between a size and the slow one below it, if any are.
-    fn between(&self, slow: u32, size: u32) -> Option<u32> {
+    /// Returns the TPCs halfway between a size and the worse one below it, if any are.
+    fn between(&self, worse: u32, size: u32) -> Option<u32> {
         let step = div_ceil(self.most.into(), STEPS).max(1);
-        let half = u64::from(slow).saturating_add(size.into()) >> 1;
+        let half = u64::from(worse).saturating_add(size.into()) >> 1;
         let half = div_ceil(half, step).saturating_mul(step);
         let half = u32::try_from(half).ok()?;
-        (slow < half && half < size).then_some(half)
+        (worse < half && half < size).then_some(half)
     }
 }
 
@@ -251,21 +274,24 @@ impl Law {
         self.fresh().find(|point| point.tpcs == tpcs)
     }
 
-    /// Returns the least TPCs that are good.
-    fn least(&self, goal: &Goal) -> u32 {
-        let good = |point: &&Point| point.time <= goal.limit(point.tpcs);
-        let good = self.fresh().filter(good).map(|point| point.tpcs).min();
-        good.unwrap_or(goal.most).min(goal.most)
+    /// Returns the good TPCs of the least TPC-time.
+    fn cheapest(&self, goal: &Goal) -> u32 {
+        let good = |point: &&Point| point.tpcs <= goal.most && point.time <= goal.limit(point.used);
+        let good = self.fresh().filter(good);
+        let good = good.min_by_key(|point| (point.cost(), point.tpcs));
+        good.map_or(goal.most, |point| point.tpcs)
     }
 
     /// Returns what is worth exploring below or above a size, and after how many launches for each
     /// one.
     fn next(&self, goal: &Goal, least: u32, size: u32) -> Option<(u32, u64)> {
         let below = self.fresh().filter(|point| point.tpcs < size);
-        let slow = below.filter(|point| point.is_slow(goal.limit(point.tpcs)));
-        let slow = slow.map(|point| point.tpcs).max().unwrap_or(0);
-        let slow = slow.max(least.saturating_sub(1));
-        let Some(tpcs) = goal.between(slow, size) else {
+        let cost = self.point(size).map_or(Ns(u64::MAX), Point::cost);
+        let worse =
+            below.filter(|point| point.is_slow(goal.limit(point.used)) || point.cost() > cost);
+        let worse = worse.map(|point| point.tpcs).max().unwrap_or(0);
+        let worse = worse.max(least.saturating_sub(1));
+        let Some(tpcs) = goal.between(worse, size) else {
             return (size < goal.most).then_some((goal.most, PAUSE_WHOLE));
         };
         let worst = goal.whole.scale(u64::from(goal.most), u64::from(tpcs));
@@ -284,7 +310,7 @@ impl Law {
             slip,
             whole: whole.time,
         });
-        let settled = bound(goal.map_or(most, |goal| self.least(&goal)));
+        let settled = bound(goal.map_or(most, |goal| self.cheapest(&goal)));
         let verdict = match goal {
             Some(_) if settled < most => Verdict::Known,
             Some(_) if self.fresh().any(|point| point.tpcs < most) => Verdict::Refused,
@@ -320,24 +346,24 @@ impl Law {
         self.since = 0;
     }
 
-    /// Learns a time on `tpcs` TPCs.
-    fn learn(&mut self, tpcs: u32, time: Ns) {
+    /// Learns a time.
+    fn learn(&mut self, observation: Observation) {
         self.seen += 1;
         let now = self.seen;
-        let known = |point: &&mut Point| point.samples > 0 && point.tpcs == tpcs;
+        let known = |point: &&mut Point| point.samples > 0 && point.tpcs == observation.tpcs;
         if let Some(point) = self.points.iter_mut().find(known) {
-            if point.learn(time, now) {
+            if point.learn(observation, now) {
                 self.points = [Point::default(); POINTS];
-                self.learn_new(tpcs, time);
+                self.learn_new(observation);
             }
             return;
         }
-        self.learn_new(tpcs, time);
+        self.learn_new(observation);
     }
 
     /// Takes a free point, else the one that was not observed for longest. The widest is kept: the
     /// slip is measured against it.
-    fn learn_new(&mut self, tpcs: u32, time: Ns) {
+    fn learn_new(&mut self, observation: Observation) {
         let now = self.seen;
         let widest = self.points.iter().map(|point| point.tpcs).max();
         let others = self.points.iter_mut();
@@ -345,7 +371,7 @@ impl Law {
         let oldest =
             others.max_by_key(|point| (Reverse(point.samples.min(1)), (now - point.seen).0));
         if let Some(point) = oldest {
-            *point = Point::of(tpcs, time, now);
+            *point = Point::of(observation, now);
         }
     }
 }
@@ -400,12 +426,12 @@ impl<'a> Laws<'a> {
         }
     }
 
-    /// Learns that `kernel` took `time` on `tpcs` TPCs, with these to itself.
-    pub fn observe(&mut self, kernel: &Kernel, tpcs: u32, time: Ns) {
+    /// Learns how long `kernel` took.
+    pub fn observe(&mut self, kernel: &Kernel, observation: Observation) {
         let place = find(self.slots, kernel);
         let law = place.and_then(|place| self.slots.get_mut(place)?.as_mut());
-        if let Some(law) = law.filter(|_| tpcs > 0) {
-            law.learn(tpcs, time);
+        if let Some(law) = law.filter(|_| observation.tpcs > 0) {
+            law.learn(observation);
         }
     }
 

@@ -47,6 +47,18 @@ impl World {
 
     /// Launches a kernel so often, on `most` TPCs at most.
     fn run(&mut self, program: u64, launches: u64, most: u32, time: impl Fn(u32) -> u64) -> Cost {
+        self.replay(program, launches, most, time, u64::from)
+    }
+
+    /// Launches a graph so often, whose nodes have the mean of `used` TPCs.
+    fn replay(
+        &mut self,
+        program: u64,
+        launches: u64,
+        most: u32,
+        time: impl Fn(u32) -> u64,
+        used: impl Fn(u32) -> u64,
+    ) -> Cost {
         let kernel = kernel(program);
         let bounds = Bounds {
             least: self.least,
@@ -59,9 +71,15 @@ impl World {
             let mut laws = Laws::new(&mut self.slots, &mut self.uses);
             laws.launch(&kernel, &size);
             let took = time(size.tpcs);
-            laws.observe(&kernel, size.tpcs, Ns(took));
+            let used = used(size.tpcs);
+            let observation = Observation {
+                tpcs: size.tpcs,
+                used,
+                time: Ns(took),
+            };
+            laws.observe(&kernel, observation);
             cost.time += took;
-            cost.tpc_time += took * u64::from(size.tpcs);
+            cost.tpc_time += took * used;
             cost.explored += u64::from(size.tpcs < size.settled);
             cost.narrowed += u64::from(size.settled < most);
             cost.refused += u64::from(size.verdict == Verdict::Refused);
@@ -112,6 +130,41 @@ fn a_good_point_needs_no_law() {
     let cost = world.run(1, 5_000, MOST, time);
     assert_eq!(cost.narrowed, 5_000, "{cost:?}");
     assert!(cost.time <= 5_000 * 1_025_000, "{cost:?}");
+}
+
+/// Checks that a size which saves less TPC-time than a larger one is not taken: the smaller it is,
+/// the more nodes of a graph need all TPCs. BERT on an H100: size, TPCs of its nodes in the mean,
+/// and us of a replay.
+#[test]
+fn a_graph_whose_nodes_need_more_has_the_size_that_saves_most() {
+    const BERT: [(u32, u64, u64); 10] = [
+        (9, 56, 1606),
+        (15, 52, 1677),
+        (18, 47, 1619),
+        (24, 38, 1652),
+        (27, 40, 1621),
+        (33, 44, 1563),
+        (51, 51, 1574),
+        (60, 60, 1529),
+        (63, 63, 1514),
+        (66, 66, 1477),
+    ];
+    let point = |tpcs| BERT.iter().find(|point| point.0 >= tpcs).unwrap();
+    for (slip, saved) in [(10, 32), (20, 35)] {
+        let mut world = World::new(slip);
+        let mut run = |launches| {
+            let time = |tpcs| point(tpcs).2;
+            world.replay(1, launches, MOST, time, |tpcs| point(tpcs).1)
+        };
+        run(5_000);
+        let cost = run(5_000);
+        let whole = 5_000 * 1477;
+        assert!(cost.time <= whole * u64::from(100 + slip) / 100, "{cost:?}");
+        assert!(
+            cost.tpc_time <= whole * u64::from(MOST) * (100 - saved) / 100,
+            "{cost:?}"
+        );
+    }
 }
 
 /// Checks that a kernel keeps its TPCs if that saves no TPC-time, however much slower it may be.
