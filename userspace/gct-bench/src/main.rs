@@ -13,11 +13,13 @@ mod atoms;
 mod bandwidth;
 mod budget;
 mod charts;
+mod counters;
 mod dominance;
 mod goodput;
 mod legend;
 mod machine;
 mod mechanisms;
+mod misprediction;
 mod models;
 mod plot;
 mod report;
@@ -81,6 +83,9 @@ struct Cli {
     /// diffusion U-Net (GVM 7.4);
     ///
     /// goals: BERT beside two trainings with slo.p99 as its only setting, at once and then;
+    ///
+    /// misprediction: launches that take over 50 us more or less than predicted, of each service
+    /// and training alone, and of six pairs of them (LithOS 5.7);
     ///
     /// slices: two services of one priority beside a training, under different time slices
     #[arg(long, value_delimiter = ',')]
@@ -177,6 +182,10 @@ fn main() -> Result<()> {
                 variants::run(&kit, &cli, part, &tpcs, &mut report),
             ),
             slices::SLICES => (slices::SLICES, slices::run(&kit, &cli, &tpcs, &mut report)),
+            misprediction::MISPREDICTION => (
+                misprediction::MISPREDICTION,
+                misprediction::run(&kit, &cli, &tpcs, &mut report),
+            ),
             "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
             "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),
             "scaling" => ("scaling", scaling::run(&kit, &cli, &tpcs, &mut report)),

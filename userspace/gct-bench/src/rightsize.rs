@@ -5,6 +5,7 @@
 //! training under MPS, which takes the TPCs that are left.
 
 use crate::budget::Budget;
+use crate::counters::Counters;
 use crate::mechanisms;
 use crate::models::{start_all, Models, Window, BUILD, LONGER, PATIENCE, SERVICES};
 use crate::report::{Report, Table};
@@ -15,8 +16,6 @@ use gct_hw::kit::{number, Kit};
 use gct_hw::mps::Mps;
 use gct_hw::served::Served;
 use serde_json::Value;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// `slip.tpc` in percent. The largest comes first: laws are learnt sooner under it.
 const SLIPS: [u32; 4] = [0, 20, 10, 3];
@@ -25,9 +24,8 @@ const LEARN: f64 = 4.0;
 /// The pair, and the share of the GPU's time that its service takes alone.
 const PAIR: (&str, &str) = ("bert", "resnet50");
 const LOAD: f64 = 0.5;
-/// An idle process reports its counters to the daemon within this time.
-const REPORT: Duration = Duration::from_millis(1_100);
-/// The counters that a row shows, from `compute.stat`.
+/// The counters that a row shows, and their file.
+const STAT: &str = "compute.stat";
 const USED: &str = "usage_tpc_usec";
 const SAVED: &str = "slip_saved_usec";
 const NARROWED: &str = "slip_narrowed";
@@ -67,10 +65,10 @@ fn alone(kit: &Kit, cli: &Cli, daemon: &Daemon, name: &str, report: &mut Report)
             daemon.set(&group, "slip.tpc", &slip.to_string())?;
             program.ask(&format!("again {name} {}", LEARN * window))?;
             program.answer(PATIENCE)?;
-            let before = Counted::read(daemon, &group)?;
+            let before = Counters::read(daemon, &group, STAT)?;
             program.ask(&format!("again {name} {window}"))?;
             let times = times(&program.answer(PATIENCE)?)?;
-            let used = Counted::read(daemon, &group)?.since(&before);
+            let used = Used::between(&before, &Counters::read(daemon, &group, STAT)?)?;
             let mut table = Table::new(format!("Right-sized service {name}, alone"), &ALONE);
             let requests = times.len() as f64;
             let mut values = vec![quantile(&times, 0.5), quantile(&times, 0.99)];
@@ -129,14 +127,14 @@ fn beside(kit: &Kit, cli: &Cli, daemon: &Daemon, report: &mut Report) -> Result<
             // It learns alone.
             server.ask(&format!("again {service} {learn}"))?;
             server.answer(PATIENCE)?;
-            let before = Counted::read(daemon, "first")?;
+            let before = Counters::read(daemon, "first", STAT)?;
             let window = Window::of(cli, report, &title, &row(slip), (cli.requests, rate));
             let Window { start, seconds, .. } = &window;
             trainer.ask(&format!("train {training} {start} {seconds}"))?;
             server.ask(&format!("infer {service} 0 {}", window.requests(rate)))?;
             let times = times(&server.answer(PATIENCE)?)?;
             let steps = number(&trainer.answer(BUILD)?, "launches_per_second")?;
-            let used = Counted::read(daemon, "first")?.since(&before);
+            let used = Used::between(&before, &Counters::read(daemon, "first", STAT)?)?;
             let mut table = Table::new(&title, &columns);
             let values = [
                 quantile(&times, 0.5),
@@ -163,43 +161,23 @@ fn lost() -> anyhow::Error {
     anyhow::anyhow!("a program was not started")
 }
 
-/// Counters of a group.
-struct Counted {
+/// What a group has used between two moments.
+struct Used {
     used: f64,
     saved: f64,
     narrowed: f64,
     refused: f64,
 }
 
-impl Counted {
-    fn read(daemon: &Daemon, group: &str) -> Result<Self> {
-        sleep(REPORT);
-        Self::parse(&daemon.get(group, "compute.stat")?)
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let value = |key: &str| -> Result<f64> {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-            let line = line.with_context(|| format!("compute.stat has no {key}"))?;
-            Ok(line.trim().parse()?)
-        };
+impl Used {
+    fn between(before: &Counters, after: &Counters) -> Result<Self> {
+        let since = |key| after.since(before, key);
         Ok(Self {
-            used: value(USED)?,
-            saved: value(SAVED)?,
-            narrowed: value(NARROWED)?,
-            refused: value(REFUSED)?,
+            used: since(USED)?,
+            saved: since(SAVED)?,
+            narrowed: since(NARROWED)?,
+            refused: since(REFUSED)?,
         })
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            used: self.used - before.used,
-            saved: self.saved - before.saved,
-            narrowed: self.narrowed - before.narrowed,
-            refused: self.refused - before.refused,
-        }
     }
 
     /// Returns the part of the TPC-time that was saved.
@@ -234,12 +212,15 @@ mod tests {
 
     #[test]
     fn the_saved_part_is_of_what_would_have_been_used() {
-        let text = "launches 5\nslip_narrowed 7\nslip_refused 1\nslip_saved_usec 30\n\
-                    usage_usec 99\nusage_tpc_usec 70\n";
-        let counted = Counted::parse(text).unwrap();
-        assert_eq!((counted.saved_percent(), counted.narrowed), (30.0, 7.0));
-        assert_eq!(counted.since(&counted).saved_percent(), 0.0);
-        assert!(Counted::parse("usage_usec 1\n").is_err());
+        let before =
+            Counters::of("slip_narrowed 3\nslip_refused 1\nslip_saved_usec 10\nusage_tpc_usec 0\n");
+        let after = Counters::of(
+            "slip_narrowed 7\nslip_refused 1\nslip_saved_usec 40\nusage_tpc_usec 70\n",
+        );
+        let used = Used::between(&before, &after).unwrap();
+        assert_eq!((used.saved_percent(), used.narrowed), (30.0, 4.0));
+        let idle = Used::between(&after, &after).unwrap();
+        assert_eq!(idle.saved_percent(), 0.0);
     }
 
     #[test]
