@@ -4,7 +4,8 @@
 //!
 //! A piece has a size if it is a whole launch with a grid, or the replay of one known graph with
 //! one end. Atoms, cooperative launches, launches of clusters and uploads of graphs have the TPCs
-//! that they are granted. So do the nodes of a replay that would not be resident at once any more.
+//! that they are granted. A node of a replay has more TPCs than its size if only these hold its
+//! blocks at once, and fewer if it has fewer blocks.
 //!
 //! A time counts if the piece had its TPCs to itself: no other lane of the tenant and no process on
 //! the same TPCs had work in flight meanwhile, and its beginning and end were seen well enough. The
@@ -20,12 +21,12 @@ use crate::policy::predict::Kernel;
 use crate::policy::scale::{self, Bounds, Law, Laws, Observation, Size, Verdict};
 use crate::policy::tide::{self, Tide};
 use crate::probe;
-use crate::submit::graph::{Masks, Patched};
+use crate::submit::graph::{Masks, Patched, Width};
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::occupancy;
 use crate::submit::stats::add;
 use crate::submit::tracker::QmdCall;
-use crate::units::{Ns, Percent};
+use crate::units::{div_ceil, Ns, Percent};
 
 /// The part of a time that may be unknown, as a divisor. The average of eight is then off by a
 /// hundredth.
@@ -34,6 +35,34 @@ const ERROR: u64 = 8;
 /// How long the GPU may take to begin what it was not given before. One H100: a launch and the wait
 /// for its end take 9 us.
 const START: Ns = Ns(8_000);
+
+/// Widths of nodes that need more TPCs than the size of their graph, or cannot use as many.
+const WIDTHS: usize = 8;
+
+/// The widths of nodes: parts of the granted TPCs, of the same size.
+#[derive(Default)]
+struct Widths {
+    /// The TPCs that were granted, and the tenant's own.
+    of: (TpcMask, TpcMask),
+    widths: [Width; WIDTHS],
+    /// How far each reaches.
+    reaches: [Option<u32>; WIDTHS],
+}
+
+impl Widths {
+    /// Returns how far the nodes of the most TPCs reach.
+    fn reach(&self, tpcs: u32) -> Option<u32> {
+        let mut all = self.widths.iter().zip(&self.reaches);
+        all.find(|(width, _)| width.tpcs == tpcs)
+            .and_then(|(_, reach)| *reach)
+    }
+}
+
+/// Returns the number that all TPCs of a mask are below.
+fn reach_of(mask: &TpcMask) -> Option<u32> {
+    let last = u32::try_from(mask.last()?).ok()?;
+    last.checked_add(1)
+}
 
 /// The sizes of one tenant's launches.
 pub(super) struct Sizing<S: Storage> {
@@ -45,9 +74,9 @@ pub(super) struct Sizing<S: Storage> {
     patched: Patched,
     /// How far the last releases reach.
     tide: Tide,
-    /// The mask without a size, and the TPCs that it leaves.
-    wide: Option<DisabledTpcs>,
+    /// The TPCs without a size, and other widths of nodes.
     most: u32,
+    widths: Widths,
     /// When more than one piece was last seen on the tenant's TPCs.
     disturbed: Ns,
 }
@@ -60,8 +89,8 @@ impl<S: Storage> Sizing<S> {
             next: None,
             patched: Patched::default(),
             tide: Tide::HIGH,
-            wide: None,
             most: 0,
+            widths: Widths::default(),
             disturbed: Ns(0),
         }
     }
@@ -81,7 +110,7 @@ impl<S: Storage> Sizing<S> {
             Some(_) => Masks {
                 each,
                 tpcs: granted.count(),
-                wide: (self.wide.as_ref(), self.most),
+                others: &self.widths.widths,
             },
             None => each.into(),
         }
@@ -133,17 +162,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn record_reach(&mut self, bound: bool) {
         let sizing = &self.sizing;
         // A replay without known nodes may use any TPC.
-        let all_narrow = match &sizing.next {
-            Some((kernel, _)) if kernel.grid == [0; 3] => sizing.patched.seen > 0,
-            Some(_) => true,
-            None => false,
+        let widest = sizing.patched.widest;
+        let reach = match &sizing.next {
+            Some((kernel, size)) if kernel.grid == [0; 3] && widest > size.tpcs => {
+                sizing.widths.reach(widest)
+            }
+            Some((kernel, _)) if kernel.grid == [0; 3] && widest == 0 => None,
+            Some(_) => reach_of(self.granted()),
+            None => None,
         };
-        let narrow = all_narrow && bound && sizing.patched.wide == 0;
-        let last = self
-            .granted()
-            .last()
-            .and_then(|last| u32::try_from(last).ok());
-        let reach = last.filter(|_| narrow).map(|last| last.saturating_add(1));
+        let reach = reach.filter(|_| bound);
         self.sizing.tide = sizing.tide.after(reach.unwrap_or(tide::ALL));
     }
 
@@ -184,11 +212,43 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let size = scale::size(&self.sizing.laws, &kernel, bounds, slip, observed);
         self.sizing.next = Some((kernel, size));
         self.sizing.patched = Patched::default();
-        (self.sizing.wide, self.sizing.most) = (self.mask, most);
+        self.sizing.most = most;
+        if seal.replays {
+            self.update_widths();
+        }
         if size.tpcs < most {
             let chosen = self.choose(size.tpcs);
             self.use_mask(chosen);
         }
+    }
+
+    /// Makes the widths those of the granted TPCs.
+    fn update_widths(&mut self) {
+        let of = (*self.granted(), self.own);
+        if self.sizing.widths.of == of {
+            return;
+        }
+        let most = u64::from(self.granted_count());
+        let mut widths = Widths {
+            of,
+            ..Widths::default()
+        };
+        let places = widths.widths.iter_mut().zip(&mut widths.reaches);
+        for ((width, reach), part) in places.zip(1u64..) {
+            let tpcs = div_ceil(most.saturating_mul(part), WIDTHS as u64);
+            // CAST: at most `most`.
+            let chosen = self.choose(tpcs as u32);
+            let mask = match tpcs < most {
+                true => DisabledTpcs::outside(self.gpu(), &chosen).ok(),
+                false => self.mask,
+            };
+            *width = Width {
+                tpcs: chosen.count(),
+                mask,
+            };
+            *reach = reach_of(&chosen);
+        }
+        self.sizing.widths = widths;
     }
 
     /// Returns `count` of the granted TPCs, the tenant's own ones first.
@@ -219,7 +279,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 most,
                 observed: patched.nodes == 0,
             });
-            submission.tpcs = patched.mean(size.tpcs.into(), most.into());
+            submission.tpcs = patched.mean(size.tpcs.into());
         }
     }
 

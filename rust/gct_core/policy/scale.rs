@@ -7,7 +7,7 @@
 //!   most      the TPCs granted to the launch without a slip
 //!   least     the TPCs that it must have: those that hold a grid of one wave at once
 //!   point     the average time T(k) of a kernel of size k, as observed, and the TPCs u(k) that it
-//!             used: k for a launch, the mean of the nodes for a graph, some of which need more
+//!             used: k for a launch, the mean of the nodes for a graph
 //!   law       the points of a kernel
 //!   good      within the slip, and worth it: it saves a larger part of the TPC-time than it costs
 //!             in time
@@ -15,9 +15,9 @@
 //!
 //! ```text
 //! slower    = T(k) / T(most) - 1
-//! saved     = 1 - u(k) * T(k) / (most * T(most))
+//! saved     = 1 - u(k) * T(k) / (u(most) * T(most))
 //! good      = slower <= slip and slower <= saved
-//!           = T(k) <= limit(k) = min(100% + slip, 2 * most / (most + u(k))) * T(most)
+//!           = T(k) <= limit(k) = min(100% + slip, 2 * u(most) / (u(most) + u(k))) * T(most)
 //! size      = the observed good point of the least TPC-time u(k) * T(k), else most
 //! ```
 //!
@@ -216,14 +216,15 @@ pub enum Verdict {
 struct Goal {
     most: u32,
     slip: Percent,
-    /// The time on all TPCs.
+    /// The time on all TPCs, and those that are used then.
     whole: Ns,
+    used: u64,
 }
 
 impl Goal {
     /// Returns the longest good time that uses so many TPCs.
     fn limit(&self, used: u64) -> Ns {
-        let most = u64::from(self.most);
+        let most = self.used;
         let slipped = u64::from(self.slip.get()).saturating_add(100);
         let worth = self
             .whole
@@ -309,6 +310,7 @@ impl Law {
             most,
             slip,
             whole: whole.time,
+            used: whole.used,
         });
         let settled = bound(goal.map_or(most, |goal| self.cheapest(&goal)));
         let verdict = match goal {

@@ -32,7 +32,7 @@ mod patch;
 mod walk;
 
 pub use ends::{End, Ends, ENDS_MAX};
-pub use patch::{Masks, Patched};
+pub use patch::{Masks, Patched, Width};
 
 use super::launch::{self, DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;

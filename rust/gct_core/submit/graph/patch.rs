@@ -11,19 +11,30 @@ use super::{arm_write, is_replay, mask_write, MaskWrite, Memory, Node, Replay};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
+use crate::submit::occupancy::Needs;
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Source};
-use crate::units::Sat;
+use crate::units::{volume, Sat};
+
+/// So many TPCs, and the mask that leaves them; no mask leaves all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Width {
+    /// The TPCs.
+    pub tpcs: u32,
+    /// The mask.
+    pub mask: Option<DisabledTpcs>,
+}
 
 /// The masks for the nodes of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Masks<'a> {
-    /// The mask of a node that may run on any number of TPCs.
+    /// The mask of a node that needs no certain TPCs.
     pub each: Option<&'a DisabledTpcs>,
-    /// The TPCs that it leaves.
+    /// The TPCs that it leaves. Counts where there are others.
     pub tpcs: u32,
-    /// The mask of a node whose blocks only these TPCs hold at once, and their number.
-    pub wide: (Option<&'a DisabledTpcs>, u32),
+    /// The masks of nodes that need more TPCs, or cannot use as many, the narrowest first. The last
+    /// one leaves all that are granted.
+    pub others: &'a [Width],
 }
 
 impl<'a> From<Option<&'a DisabledTpcs>> for Masks<'a> {
@@ -31,23 +42,47 @@ impl<'a> From<Option<&'a DisabledTpcs>> for Masks<'a> {
         Self {
             each,
             tpcs: 0,
-            wide: (each, 0),
+            others: &[],
         }
     }
 }
 
 impl Masks<'_> {
-    /// Returns whether a node needs the wide mask.
-    fn is_wide(&self, node: &Node) -> bool {
-        let resident = self.tpcs < node.resident && node.resident <= self.wide.1;
-        // What needs TPCs together may not find them among fewer.
-        resident || (self.tpcs < self.wide.1 && mask_write(node, self.each).is_err())
+    /// Returns the TPCs that a node gets at least.
+    fn wanted(&self, node: &Node, most: u32) -> u32 {
+        let is_wave = self.tpcs < node.resident && node.resident <= most;
+        match node.needs {
+            // Clusters of two blocks fill GPCs without a gap.
+            Needs::Any | Needs::Together(1) if is_wave => node.resident,
+            _ if is_wave => most,
+            // More TPCs than blocks have nothing to do.
+            Needs::Any => {
+                let blocks = volume(node.grid).0;
+                u32::try_from(blocks).map_or(self.tpcs, |blocks| blocks.min(self.tpcs))
+            }
+            _ => self.tpcs,
+        }
     }
 
-    /// Returns the store that masks a node.
-    fn write(&self, node: &Node) -> Result<MaskWrite, Reason> {
-        let (wide, _) = self.wide;
-        mask_write(node, if self.is_wide(node) { wide } else { self.each })
+    /// Returns the TPCs that a node has, and the store that masks it.
+    fn choose(&self, node: &Node) -> (u32, Result<MaskWrite, Reason>) {
+        let Some(most) = self.others.last() else {
+            return (self.tpcs, mask_write(node, self.each));
+        };
+        let wanted = self.wanted(node, most.tpcs);
+        let fits = |width: &&Width| width.tpcs >= wanted;
+        let other = self.others.iter().find(fits);
+        let other = other.filter(|other| wanted > self.tpcs || other.tpcs < self.tpcs);
+        let (tpcs, mask) = match other {
+            Some(other) => (other.tpcs, other.mask.as_ref()),
+            None => (self.tpcs, self.each),
+        };
+        let write = mask_write(node, mask);
+        // What needs TPCs together may not find them among fewer.
+        match write.is_err() && tpcs < most.tpcs {
+            true => (most.tpcs, mask_write(node, most.mask.as_ref())),
+            false => (tpcs, write),
+        }
     }
 }
 
@@ -60,19 +95,19 @@ pub struct Patched {
     pub nodes: usize,
     /// Nodes that were looked at, each time.
     pub visits: usize,
-    /// Nodes with blocks, and those of them that have the wide mask.
+    /// Nodes with blocks.
     pub seen: usize,
+    /// The sum of the TPCs that these have, and the most that one has.
+    pub used: u64,
     /// The second of these.
-    pub wide: usize,
+    pub widest: u32,
 }
 
 impl Patched {
     /// Returns the mean of the TPCs that the nodes have, or `each` without nodes.
-    pub fn mean(&self, each: u64, wide: u64) -> u64 {
+    pub fn mean(&self, each: u64) -> u64 {
         // CAST: widening.
-        let (seen, wider) = (self.seen as u64, self.wide as u64);
-        let sum = Sat(each) * (Sat(seen) - Sat(wider)) + Sat(wide) * Sat(wider);
-        sum.0.checked_div(seen).unwrap_or(each)
+        self.used.checked_div(self.seen as u64).unwrap_or(each)
     }
 }
 
@@ -128,7 +163,7 @@ impl Memory<'_> {
         replays.any(|call| {
             let mut others = false;
             self.follow(walk, call.qmd_va, |node| {
-                others = others || change(node, &masks, &mut Sat(0)).is_some();
+                others = others || change(node, &masks, &mut Sat(0)).1.is_some();
             });
             others
         })
@@ -156,7 +191,7 @@ impl Memory<'_> {
         let unpatched = self.count_unpatched(calls, masks, counters);
         let mut out = Out { words: out, len: 0 };
         let (mut copied, mut nodes) = (0usize, Sat(0usize));
-        let (mut seen, mut wide) = (Sat(0usize), Sat(0usize));
+        let (mut seen, mut used, mut widest) = (Sat(0usize), Sat(0u64), 0);
         let mut walk = self.walk();
         let known = |call: &&QmdCall| is_replay(call) && call.registers.known;
         for call in calls.iter().filter(known) {
@@ -168,9 +203,11 @@ impl Memory<'_> {
             let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
             let (mut begun, mut left) = (false, Sat(0));
             let replay = self.follow(&mut walk, call.qmd_va, |node| {
-                seen += usize::from(!node.grid.contains(&0));
-                wide += usize::from(masks.is_wide(node));
-                let Some(write) = change(node, &masks, &mut left) else {
+                let (tpcs, write) = change(node, &masks, &mut left);
+                seen += usize::from(tpcs.is_some());
+                used += u64::from(tpcs.unwrap_or(0));
+                widest = tpcs.unwrap_or(0).max(widest);
+                let Some(write) = write else {
                     return;
                 };
                 begun = begun || out.push(before, first);
@@ -202,7 +239,8 @@ impl Memory<'_> {
             nodes: nodes.0,
             visits,
             seen: seen.0,
-            wide: wide.0,
+            used: used.0,
+            widest,
         }
     }
 
@@ -219,7 +257,7 @@ impl Memory<'_> {
         for call in calls.iter().filter(unknown) {
             let mut left = Sat(0);
             let replay = self.follow(&mut walk, call.qmd_va, |node| {
-                let stays = change(node, &masks, &mut left).is_some();
+                let stays = change(node, &masks, &mut left).1.is_some();
                 left += usize::from(stays);
             });
             if let Some(replay) = replay {
@@ -237,24 +275,24 @@ fn count(replay: &Replay, left: Sat<usize>, walk: &mut Walk, counters: &mut Coun
     walk.is_partial |= !is_covered;
 }
 
-/// Returns the store that a node needs, if any. `left` counts the nodes that need one and cannot
-/// get it.
-fn change(node: &Node, masks: &Masks<'_>, left: &mut Sat<usize>) -> Option<MaskWrite> {
+/// Returns the TPCs of a node with blocks, and the store that it needs, if any. `left` counts the
+/// nodes that need one and cannot get it.
+fn change(
+    node: &Node,
+    masks: &Masks<'_>,
+    left: &mut Sat<usize>,
+) -> (Option<u32>, Option<MaskWrite>) {
     // Most heads have no blocks.
     if node.grid.contains(&0) {
-        return None;
+        return (None, None);
     }
-    match masks.write(node) {
+    let (tpcs, write) = masks.choose(node);
+    *left += usize::from(write.is_err());
+    let store = write.ok().filter(|write| {
         // Without a mask a node need not be armed.
-        Ok(write) if Some(write.words) == node.stored && (node.armed || masks.each.is_none()) => {
-            None
-        }
-        Ok(write) => Some(write),
-        Err(_) => {
-            *left += 1;
-            None
-        }
-    }
+        Some(write.words) != node.stored || !(node.armed || masks.each.is_none())
+    });
+    (Some(tpcs), store)
 }
 
 /// Appends the upload of a node's mask words.
@@ -273,7 +311,6 @@ fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
 mod tests {
     use super::*;
     use crate::submit::methods::Action;
-    use crate::submit::occupancy::Needs;
     use crate::submit::qmd::Version;
     use crate::submit::tracker::Registers;
     use std::vec;
@@ -334,6 +371,51 @@ mod tests {
             ..QmdCall::NONE
         };
         (0..REPLAYS).map(call).collect()
+    }
+
+    /// A node of one wave has the TPCs that hold it, one of few blocks has no more than these, and
+    /// the others have the mask of their graph.
+    #[test]
+    fn nodes_have_the_widths_that_they_need() {
+        let keep = |tpcs: u16| DisabledTpcs::keep_only(66, 0..tpcs).unwrap();
+        let others = [4, 8, 16, 32, 66].map(|tpcs| Width {
+            tpcs: tpcs.into(),
+            mask: Some(keep(tpcs)),
+        });
+        let each = keep(20);
+        let masks = Masks {
+            each: Some(&each),
+            tpcs: 20,
+            others: &others,
+        };
+        let waves = |blocks, resident, needs| {
+            let node = Node {
+                grid: [blocks, 1, 1],
+                needs,
+                resident,
+                ..node(va(0), va(1))
+            };
+            let (tpcs, write) = masks.choose(&node);
+            let stored = write.unwrap().words;
+            let kept = mask_write(&node, Some(&keep(tpcs as u16))).unwrap().words;
+            assert_eq!(stored, kept, "{tpcs}");
+            tpcs
+        };
+        for (blocks, resident, needs, tpcs) in [
+            (1000, 0, Needs::Any, 20),
+            (1000, 20, Needs::Any, 20),
+            (1000, 21, Needs::Any, 32),
+            (1000, 33, Needs::Any, 66),
+            (1000, 67, Needs::Any, 20),
+            (1000, 30, Needs::Together(1), 32),
+            (1000, 30, Needs::Together(2), 66),
+            (17, 9, Needs::Any, 20),
+            (16, 8, Needs::Any, 16),
+            (1, 1, Needs::Any, 4),
+            (1, 1, Needs::Together(1), 20),
+        ] {
+            assert_eq!(waves(blocks, resident, needs), tpcs, "{blocks} {resident}");
+        }
     }
 
     /// A tenant that replays a large graph many times in one segment has its nodes visited once,

@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::captures::{scan, segments, Segment, CAPTURES};
-use crate::submit::graph::{self, End, Masks, Memory, Node};
+use crate::submit::graph::{self, End, Masks, Memory, Node, Width};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
 use crate::submit::qmd::v04_00;
@@ -322,17 +322,23 @@ fn a_node_of_one_wave_keeps_the_wide_mask() {
         DisabledTpcs::keep_only(128, 0..6).unwrap(),
         DisabledTpcs::keep_only(128, 0..66).unwrap(),
     );
-    let masks = |most| Masks {
+    let width = |tpcs, mask| Width {
+        tpcs,
+        mask: Some(mask),
+    };
+    let others = |most| [width(3, narrow), width(most, wide)];
+    let (all, few) = (others(66), others(65));
+    let masks = |others| Masks {
         each: Some(&narrow),
         tpcs: 6,
-        wide: (Some(&wide), most),
+        others,
     };
     // The matrix products have 66 clusters. On fewer TPCs they are not of one wave anyway.
     for (masks, changed) in [
         (Some(&wide).into(), 4),
-        (masks(66), 2),
-        (masks(66), 0),
-        (masks(65), 2),
+        (masks(&all), 2),
+        (masks(&all), 0),
+        (masks(&few), 2),
     ] {
         let patched = segments.iter().map(|(words, found)| {
             let (mut out, mut counters) = (vec![0; 1024], Counters::new());
