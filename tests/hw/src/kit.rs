@@ -17,7 +17,7 @@ pub struct Kit {
 }
 
 /// The environment of a child: variables, preload and wrapper.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunEnv {
     preload: bool,
     variables: Vec<(String, String)>,

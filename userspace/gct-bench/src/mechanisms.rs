@@ -242,13 +242,12 @@ pub(crate) fn in_order<S>(
 /// fails.
 pub(crate) fn in_rounds(
     mut pairs: Vec<Pair>,
-    cli: &Cli,
+    (cli, budget): (&Cli, &mut Budget),
     what: &str,
     report: &mut Report,
     mut measure: impl FnMut(&Pair, &mut Rng, &mut Report) -> Result<()>,
 ) -> Result<()> {
     let mut random = Rng::with_seed(cli.seed);
-    let mut budget = Budget::new(cli.limit_seconds);
     for _ in 0..cli.repeat {
         random.shuffle(&mut pairs);
         for pair in &pairs {

@@ -7,9 +7,10 @@
 //! Each service and each training is a process. The models are those of [`crate::models`].
 
 use crate::arrivals::Arrivals;
+use crate::budget::Budget;
 use crate::dominance::ALONE;
 use crate::goodput::{filled, MEASURED};
-use crate::mechanisms::{self, Mechanism, Servers};
+use crate::mechanisms::{self, Mechanism, Pair, Servers};
 use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
 use crate::report::{Report, Table};
 use crate::slices::{self, SLICES};
@@ -17,6 +18,7 @@ use crate::torch::LEAD;
 use crate::variants::{DECOMPOSITION, DUTY, GOALS, LENGTHS};
 use crate::Cli;
 use anyhow::{Context, Result};
+use fastrand::Rng;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
 use gct_hw::served::Served;
 use std::collections::BTreeMap;
@@ -174,63 +176,43 @@ pub(crate) fn run(
     report: &mut Report,
 ) -> Result<()> {
     let scenes = scenes(part, cli.requests);
-    let rates = alone(kit, cli, &scenes, report)?;
+    let native = RunEnv::native();
+    let mut programs = Programs::start(kit, &|_| native.clone(), &native, &scenes)?;
+    let rates = programs.alone(cli, &scenes, report)?;
     let servers = Servers::start(kit, tpcs)?;
     let pairs = servers.pairs(tpcs, report, |mechanism| {
         mechanism.beside && cli.measures(&mechanism.name)
     })?;
-    mechanisms::in_rounds(pairs, cli, part, report, |pair, random, report| {
-        let mut programs =
-            Programs::start(kit, &|_| pair.critical.clone(), &pair.best_effort, &scenes)?;
-        let mut windows: Vec<(&Mechanism, &Scene)> = pair
-            .mechanisms
-            .iter()
-            .flat_map(|mechanism| scenes.iter().map(move |scene| (mechanism, scene)))
-            .collect();
-        random.shuffle(&mut windows);
-        for (mechanism, scene) in windows {
-            programs.window(cli, mechanism, scene, &rates, report)?;
-        }
-        Ok(())
-    })
+    let (stock, others): (Vec<Pair>, Vec<Pair>) = pairs
+        .into_iter()
+        .partition(|pair| pair.critical == native && pair.best_effort == native);
+    let mut budget = Budget::new(cli.limit_seconds);
+    // The programs that ran alone have their models already.
+    mechanisms::in_rounds(
+        stock,
+        (cli, &mut budget),
+        part,
+        report,
+        |pair, random, report| programs.windows(cli, pair, (&scenes, &rates), random, report),
+    )?;
+    drop(programs);
+    mechanisms::in_rounds(
+        others,
+        (cli, &mut budget),
+        part,
+        report,
+        |pair, random, report| {
+            let critical = |_: &str| pair.critical.clone();
+            let mut programs = Programs::start(kit, &critical, &pair.best_effort, &scenes)?;
+            programs.windows(cli, pair, (&scenes, &rates), random, report)
+        },
+    )
 }
 
 /// Measures the models alone on the GPU, natively: the services at the load of each scene.
 pub(crate) fn alone(kit: &Kit, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
-    let mut programs = Programs::start(kit, &|_| RunEnv::native(), &RunEnv::native(), scenes)?;
-    let mut rates = Rates::default();
-    for (name, service) in &mut programs.services {
-        service.ask(&format!("cost {name} {REQUESTS}"))?;
-        let us = number(&service.answer(PATIENCE)?, "us")?;
-        report.note(format!("{name}: {us:.0} us a request"));
-        rates.services.insert(name, 1e6 / us);
-    }
-    for (name, training) in &mut programs.trainings {
-        if !rates.trainings.contains_key(name) {
-            let seconds = LONGER * cli.seconds;
-            training.ask(&format!("train {name} {} {seconds}", moment_in(LEAD)))?;
-            let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
-            rates.trainings.insert(name, steps);
-        }
-    }
-    for _ in 0..cli.repeat {
-        for scene in scenes {
-            for (index, (name, load)) in scene.services.iter().enumerate() {
-                let window = scene.window(index, cli, ALONE, &rates, report);
-                let rate = rates.of((name, *load));
-                let service = programs.service(name)?;
-                service.ask(&format!("infer {name} 0 {}", window.requests(rate)))?;
-                let line = service.answer(PATIENCE)?;
-                let steps = scene
-                    .trainings
-                    .first()
-                    .and_then(|name| rates.trainings.get(name));
-                let steps = steps.copied().into_iter().collect();
-                report.add(filled(report, scene.table(index), ALONE, &line, steps)?);
-            }
-        }
-    }
-    Ok(rates)
+    let native = RunEnv::native();
+    Programs::start(kit, &|_| native.clone(), &native, scenes)?.alone(cli, scenes, report)
 }
 
 /// The processes of all scenes of a part: one for each service, as many for each training as any
@@ -276,6 +258,64 @@ impl Programs {
         let found = self.services.iter_mut().find(|(known, _)| *known == name);
         let (_, service) = found.with_context(|| format!("no program has the model {name}"))?;
         Ok(service)
+    }
+
+    /// Measures the models alone: the services at the load of each scene.
+    fn alone(&mut self, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
+        let mut rates = Rates::default();
+        for (name, service) in &mut self.services {
+            service.ask(&format!("cost {name} {REQUESTS}"))?;
+            let us = number(&service.answer(PATIENCE)?, "us")?;
+            report.note(format!("{name}: {us:.0} us a request"));
+            rates.services.insert(name, 1e6 / us);
+        }
+        for (name, training) in &mut self.trainings {
+            if !rates.trainings.contains_key(name) {
+                let seconds = LONGER * cli.seconds;
+                training.ask(&format!("train {name} {} {seconds}", moment_in(LEAD)))?;
+                let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
+                rates.trainings.insert(name, steps);
+            }
+        }
+        for _ in 0..cli.repeat {
+            for scene in scenes {
+                for (index, (name, load)) in scene.services.iter().enumerate() {
+                    let window = scene.window(index, cli, ALONE, &rates, report);
+                    let rate = rates.of((name, *load));
+                    let service = self.service(name)?;
+                    service.ask(&format!("infer {name} 0 {}", window.requests(rate)))?;
+                    let line = service.answer(PATIENCE)?;
+                    let steps = scene
+                        .trainings
+                        .first()
+                        .and_then(|name| rates.trainings.get(name));
+                    let steps = steps.copied().into_iter().collect();
+                    report.add(filled(report, scene.table(index), ALONE, &line, steps)?);
+                }
+            }
+        }
+        Ok(rates)
+    }
+
+    /// Measures each scene under each mechanism of a pair, in random order.
+    fn windows(
+        &mut self,
+        cli: &Cli,
+        pair: &Pair,
+        (scenes, rates): (&[Scene], &Rates),
+        random: &mut Rng,
+        report: &mut Report,
+    ) -> Result<()> {
+        let mut windows: Vec<(&Mechanism, &Scene)> = pair
+            .mechanisms
+            .iter()
+            .flat_map(|mechanism| scenes.iter().map(move |scene| (mechanism, scene)))
+            .collect();
+        random.shuffle(&mut windows);
+        for (mechanism, scene) in windows {
+            self.window(cli, mechanism, scene, rates, report)?;
+        }
+        Ok(())
     }
 
     /// Measures one scene under one mechanism.

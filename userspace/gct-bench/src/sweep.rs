@@ -3,6 +3,7 @@
 //! Measures a latency-critical loop beside a best-effort one under every mechanism, over lengths of
 //! best-effort blocks and latency-critical loads.
 
+use crate::budget::Budget;
 use crate::dominance::COLUMNS;
 use crate::mechanisms::{self, Mechanism, Needs, Pair};
 use crate::report::{Point, Report, Table};
@@ -77,9 +78,14 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     for point in cli.points() {
         report.add(empty(&point, &names));
     }
-    mechanisms::in_rounds(pairs, cli, "sweep", report, |pair, random, report| {
-        with_pair(kit, cli, pair, random, report)
-    })
+    let mut budget = Budget::new(cli.limit_seconds);
+    mechanisms::in_rounds(
+        pairs,
+        (cli, &mut budget),
+        "sweep",
+        report,
+        |pair, random, report| with_pair(kit, cli, pair, random, report),
+    )
 }
 
 /// Returns the table of a point, with its rows and without measurements.

@@ -112,9 +112,14 @@ pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Repor
         }
         report.add(table);
     }
-    mechanisms::in_rounds(pairs, cli, "torch", report, |pair, random, report| {
-        with_pair(kit, cli, pair, random, report)
-    })
+    let mut budget = Budget::new(cli.limit_seconds);
+    mechanisms::in_rounds(
+        pairs,
+        (cli, &mut budget),
+        "torch",
+        report,
+        |pair, random, report| with_pair(kit, cli, pair, random, report),
+    )
 }
 
 fn table(how: &str) -> Table {
