@@ -147,7 +147,7 @@ pub(crate) fn filled(
 }
 
 /// Returns the time that this part of the sorted times does not exceed.
-fn ranked(times: &[f64], part: f64) -> Option<f64> {
+pub(crate) fn ranked(times: &[f64], part: f64) -> Option<f64> {
     // CAST: requests are few, and the part is below one.
     let at = (times.len().checked_sub(1)? as f64 * part) as usize;
     times.get(at).copied()

@@ -32,6 +32,7 @@ mod summary;
 mod sweep;
 mod tokens;
 mod torch;
+mod traffic;
 mod variants;
 
 use anyhow::{bail, Context, Result};
@@ -66,6 +67,8 @@ struct Cli {
     /// pairs80: the same at 80% load (LithOS 17);
     ///
     /// load: one pair at 10 to 90% load (Tally 6a);
+    ///
+    /// traffic: a pair over time, under the rates of a day or those of --requests (Tally 6b);
     ///
     /// tenants: a service beside 1 to 9 trainings (Tally 7a);
     ///
@@ -173,7 +176,7 @@ fn main() -> Result<()> {
                 models::run(&kit, &cli, part, &tpcs, &mut report),
             ),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
-            "load" | "tenants" | "services" | scenes::SIZES => (
+            "load" | "tenants" | "services" | scenes::SIZES | traffic::TRAFFIC => (
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),

@@ -305,7 +305,7 @@ class Training:
                     ends.append(now)
         torch.cuda.synchronize()
         rate = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
-        return dict(launches_per_second=rate)
+        return dict(launches_per_second=rate, ends_us=[round((e - start) * 1e6) for e in ends])
 
     def cost(self, count):
         times = []

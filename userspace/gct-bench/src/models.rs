@@ -216,7 +216,7 @@ impl Window {
     }
 
     /// Returns when requests arrive, in seconds from the start.
-    fn times(&self, rate: f64) -> Vec<f64> {
+    pub(crate) fn times(&self, rate: f64) -> Vec<f64> {
         self.arrivals
             .times(rate, self.seconds, LEAD.as_secs_f64(), self.seed)
     }

@@ -15,6 +15,7 @@ use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
 use crate::report::{Report, Table};
 use crate::slices::{self, SLICES};
 use crate::torch::LEAD;
+use crate::traffic::{self, TRAFFIC};
 use crate::variants::{DECOMPOSITION, DUTY, GOALS, LENGTHS};
 use crate::Cli;
 use anyhow::{Context, Result};
@@ -23,8 +24,10 @@ use gct_hw::kit::{moment_in, number, Kit, RunEnv};
 use gct_hw::served::Served;
 use std::collections::BTreeMap;
 
+mod details;
 mod text;
 
+pub(crate) use details::Measured;
 pub(crate) use text::{in_time, markdown};
 
 /// First word of the title of each table.
@@ -41,6 +44,10 @@ pub(crate) struct Scene {
     services: Vec<(&'static str, f64)>,
     trainings: Vec<&'static str>,
     arrivals: Arrivals,
+    /// Length of a window as a multiple of that of other scenes, whatever the number of requests.
+    length: Option<f64>,
+    /// Makes tables of one service beside that of its percentiles.
+    details: fn(&Measured<'_>) -> Vec<Table>,
 }
 
 impl Scene {
@@ -55,7 +62,16 @@ impl Scene {
             services: services.to_vec(),
             trainings: trainings.to_vec(),
             arrivals: Arrivals::Poisson,
+            length: None,
+            details: |_| Vec::new(),
         }
+    }
+
+    /// Makes windows `length` times as long, and further tables of each.
+    fn detailed(mut self, length: f64, details: fn(&Measured<'_>) -> Vec<Table>) -> Self {
+        self.length = Some(length);
+        self.details = details;
+        self
     }
 
     /// Returns the next window of a mechanism, with the arrivals of the service at `index`. It is
@@ -74,6 +90,9 @@ impl Scene {
         let mut window = Window::of(cli, report, &title, mechanism, (self.arrivals, slowest));
         // CAST: services are few.
         window.seed += 1000 * index as u64;
+        if let Some(length) = self.length {
+            window.seconds = length * LONGER * cli.seconds;
+        }
         window
     }
 
@@ -128,6 +147,14 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         DECOMPOSITION => beside("bert", &TRAININGS),
         DUTY => beside("decode", &["unet"]),
         GOALS => beside("bert", &["resnet50", "unet"]),
+        TRAFFIC => {
+            let (service, training) = traffic::PAIR;
+            let scenes = beside(service, &[training]);
+            let length = traffic::STRETCHES as f64;
+            let each = scenes.into_iter();
+            each.map(|scene| scene.detailed(length, traffic::over_time))
+                .collect()
+        }
         SLICES => {
             let services = slices::SERVICES;
             let [(long, _), (short, _)] = services;
@@ -146,7 +173,10 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         .into(),
     };
     for scene in &mut scenes {
-        scene.arrivals = arrivals;
+        scene.arrivals = match (part, arrivals) {
+            (TRAFFIC, Arrivals::Poisson) => Arrivals::Day,
+            _ => arrivals,
+        };
     }
     scenes
 }
@@ -162,8 +192,13 @@ pub(crate) struct Rates {
 
 impl Rates {
     /// Returns the requests per second at which a service takes `load` of the GPU's time.
-    fn of(&self, (service, load): (&str, f64)) -> f64 {
+    pub(crate) fn of(&self, (service, load): (&str, f64)) -> f64 {
         self.services.get(service).copied().unwrap_or(1.0) * load
+    }
+
+    /// Returns the steps per second of a training.
+    pub(crate) fn steps(&self, training: &str) -> Option<f64> {
+        self.trainings.get(training).copied()
     }
 }
 
@@ -285,6 +320,7 @@ impl Programs {
                     let service = self.service(name)?;
                     service.ask(&format!("infer {name} 0 {}", window.requests(rate)))?;
                     let line = service.answer(PATIENCE)?;
+                    scene.detail(index, (ALONE, &window), (&line, &[]), &rates, report);
                     let steps = scene
                         .trainings
                         .first()
@@ -329,6 +365,7 @@ impl Programs {
     ) -> Result<()> {
         let priority = u8::from(mechanism.high_priority);
         let together = moment_in(LEAD);
+        let mut windows = Vec::new();
         let mut seconds = 0.0;
         for (index, (name, load)) in scene.services.iter().enumerate() {
             let mut window = scene.window(index, cli, &mechanism.name, rates, report);
@@ -337,6 +374,7 @@ impl Programs {
             let rate = rates.of((name, *load));
             let request = format!("infer {name} {priority} {}", window.requests(rate));
             self.service(name)?.ask(&request)?;
+            windows.push(window);
         }
         let mut left = scene.trainings.clone();
         let mut busy = Vec::new();
@@ -347,16 +385,21 @@ impl Programs {
                 busy.push(training);
             }
         }
+        let mut trained = Vec::new();
         let mut steps = 0.0;
         for training in busy {
-            steps += number(&training.answer(PATIENCE)?, "launches_per_second")?;
+            let line = training.answer(PATIENCE)?;
+            steps += number(&line, "launches_per_second")?;
+            trained.push(line);
         }
-        for (index, (name, _)) in scene.services.iter().enumerate() {
+        for ((index, (name, _)), window) in scene.services.iter().enumerate().zip(&windows) {
             let line = self.service(name)?.answer(PATIENCE)?;
+            let mechanism = mechanism.name.as_str();
+            scene.detail(index, (mechanism, window), (&line, &trained), rates, report);
             report.add(filled(
                 report,
                 scene.table(index),
-                &mechanism.name,
+                mechanism,
                 &line,
                 vec![steps],
             )?);
@@ -401,6 +444,7 @@ mod tests {
             DUTY,
             GOALS,
             SLICES,
+            TRAFFIC,
         ];
         for scene in parts
             .iter()
