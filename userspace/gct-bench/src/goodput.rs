@@ -124,8 +124,7 @@ pub(crate) fn filled(
     answer: &Value,
     steps: Vec<f64>,
 ) -> Result<Table> {
-    let times = answer["times_us"].as_array().context("no latencies")?;
-    let mut times: Vec<f64> = times.iter().filter_map(Value::as_f64).collect();
+    let mut times = numbers(&answer["times_us"]);
     times.sort_by(f64::total_cmp);
     let mut values = Vec::new();
     for part in QUANTILES {
@@ -146,6 +145,12 @@ pub(crate) fn filled(
     Ok(table)
 }
 
+/// Returns the numbers of a list, none of what is no list.
+pub(crate) fn numbers(list: &Value) -> Vec<f64> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(Value::as_f64).collect()
+}
+
 /// Returns the time that this part of the sorted times does not exceed.
 pub(crate) fn ranked(times: &[f64], part: f64) -> Option<f64> {
     // CAST: requests are few, and the part is below one.
@@ -153,7 +158,7 @@ pub(crate) fn ranked(times: &[f64], part: f64) -> Option<f64> {
     times.get(at).copied()
 }
 
-fn percent_within(times: &[f64], slo: f64) -> f64 {
+pub(crate) fn percent_within(times: &[f64], slo: f64) -> f64 {
     let count = times.iter().filter(|time| **time <= slo).count();
     // CAST: requests are few.
     100.0 * count as f64 / times.len() as f64

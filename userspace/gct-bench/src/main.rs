@@ -15,6 +15,7 @@ mod budget;
 mod charts;
 mod counters;
 mod dominance;
+mod eight;
 mod goodput;
 mod legend;
 mod machine;
@@ -73,6 +74,8 @@ struct Cli {
     /// tenants: a service beside 1 to 9 trainings (Tally 7a);
     ///
     /// services: two services and a training (LithOS 14 to 16);
+    ///
+    /// eight: eight services beside a training (SGDRC 9.2);
     ///
     /// sizes: BERT beside a training of BERT with 4 to 64 sequences of 64 to 512 tokens (LithOS
     /// 21);
@@ -176,7 +179,7 @@ fn main() -> Result<()> {
                 models::run(&kit, &cli, part, &tpcs, &mut report),
             ),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
-            "load" | "tenants" | "services" | scenes::SIZES | traffic::TRAFFIC => (
+            "load" | "tenants" | "services" | scenes::SIZES | eight::EIGHT | traffic::TRAFFIC => (
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),

@@ -432,7 +432,8 @@ def answer(words, parts):
     if verb == "speak":
         return parts["speaker"].speak(int(words[0]), float(words[1]))
     if verb == "build-services":
-        parts.update((name, Service(SERVICES[name])) for name in words)
+        # A second instance of a model has a number: MODEL-2.
+        parts.update((name, Service(SERVICES[name.partition("-")[0]])) for name in words)
         return dict(built=words)
     if verb == "build-trainings":
         parts.update(("training " + name, training(name)) for name in words)

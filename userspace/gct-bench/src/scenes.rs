@@ -9,6 +9,7 @@
 use crate::arrivals::Arrivals;
 use crate::budget::Budget;
 use crate::dominance::ALONE;
+use crate::eight::{self, EIGHT};
 use crate::goodput::{filled, MEASURED};
 use crate::mechanisms::{self, Mechanism, Pair, Servers};
 use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
@@ -147,6 +148,12 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         DECOMPOSITION => beside("bert", &TRAININGS),
         DUTY => beside("decode", &["unet"]),
         GOALS => beside("bert", &["resnet50", "unet"]),
+        EIGHT => {
+            let name = format!("eight services beside training {}", eight::TRAINING);
+            let services = eight::SERVICES.map(|service| (service, eight::LOAD));
+            let scene = Scene::new(name, &services, &[eight::TRAINING]);
+            vec![scene.detailed(eight::LENGTH, eight::within)]
+        }
         TRAFFIC => {
             let (service, training) = traffic::PAIR;
             let scenes = beside(service, &[training]);
@@ -444,16 +451,17 @@ mod tests {
             DUTY,
             GOALS,
             SLICES,
+            EIGHT,
             TRAFFIC,
         ];
         for scene in parts
             .iter()
             .flat_map(|part| scenes(part, Arrivals::Poisson))
         {
-            assert!(scene
-                .services
-                .iter()
-                .all(|(name, _)| SERVICES.contains(name)));
+            assert!(scene.services.iter().all(|(name, _)| {
+                let (model, instance) = name.split_once('-').unwrap_or((name, "2"));
+                SERVICES.contains(&model) && instance.parse::<u32>().is_ok()
+            }));
             for name in scene.trainings {
                 let (model, sizes) = name.split_once('-').unwrap_or((name, "1x1"));
                 assert!(TRAININGS.contains(&model), "{name}");

@@ -4,10 +4,9 @@
 //! requests changes (Tally's figure 6b).
 
 use crate::dominance::ALONE;
-use crate::goodput::ranked;
+use crate::goodput::{numbers, ranked};
 use crate::report::Table;
 use crate::scenes::Measured;
-use serde_json::Value;
 
 /// The name of the part.
 pub(crate) const TRAFFIC: &str = "traffic";
@@ -58,11 +57,6 @@ pub(crate) fn over_time(measured: &Measured<'_>) -> Vec<Table> {
     let mut steps = Table::new(title("steps of the training, of alone (%)"), &columns);
     steps.row(measured.mechanism, &kept.collect::<Vec<_>>());
     vec![latency, steps]
-}
-
-fn numbers(list: &Value) -> Vec<f64> {
-    let list = list.as_array().into_iter().flatten();
-    list.filter_map(Value::as_f64).collect()
 }
 
 /// Divides values by the stretch in which their moment lies. What comes later is left out.

@@ -48,6 +48,7 @@ mod tests {
     use super::*;
     use crate::arrivals::Arrivals;
     use crate::dominance::ALONE;
+    use crate::eight::{EIGHT, SERVICES as EIGHT_SERVICES};
     use crate::traffic::{STRETCHES, TRAFFIC};
     use crate::Cli;
     use clap::Parser;
@@ -93,5 +94,20 @@ mod tests {
         let kept = &steps.get("MPS").unwrap().values;
         assert!(kept[..7].iter().all(|kept| *kept == [50.0]), "{kept:?}");
         assert_eq!(kept[7], [0.0]);
+    }
+
+    #[test]
+    fn each_of_eight_services_has_a_column() {
+        let mut rates = Rates::default();
+        rates.services.insert(EIGHT_SERVICES[0], 1000.0);
+        let (report, _) = measured(EIGHT, &rates, &json!({}));
+        let [table] = report.tables.as_slice() else {
+            panic!("{:?}", report.tables);
+        };
+        // Each request takes 70 us, and 8 times one alone is 8 ms.
+        let row = &table.get("MPS").unwrap().values;
+        assert_eq!((row[0].as_slice(), row[1].len()), ([100.0].as_slice(), 0));
+        assert_eq!(row[8], [100.0]);
+        assert_eq!(table.columns.len(), 9);
     }
 }
