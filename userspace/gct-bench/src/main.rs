@@ -75,6 +75,9 @@ struct Cli {
     ///
     /// services: two services and a training (LithOS 14 to 16);
     ///
+    /// diffusion: a Llama's prompts, and its decoding, beside inference of a diffusion U-Net (GVM
+    /// 7.3.2);
+    ///
     /// eight: eight services beside a training (SGDRC 9.2);
     ///
     /// sizes: BERT beside a training of BERT with 4 to 64 sequences of 64 to 512 tokens (LithOS
@@ -179,7 +182,13 @@ fn main() -> Result<()> {
                 models::run(&kit, &cli, part, &tpcs, &mut report),
             ),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
-            "load" | "tenants" | "services" | scenes::SIZES | eight::EIGHT | traffic::TRAFFIC => (
+            "load"
+            | "tenants"
+            | "services"
+            | scenes::SIZES
+            | models::DIFFUSION
+            | eight::EIGHT
+            | traffic::TRAFFIC => (
                 part.as_str(),
                 scenes::run(&kit, &cli, part, &tpcs, &mut report),
             ),

@@ -28,6 +28,8 @@ pub(crate) const SERVICES: [&str; 6] = [
     "resnet50", "bert", "detector", "whisper", "prefill", "decode",
 ];
 pub(crate) const TRAININGS: [&str; 6] = ["resnet50", "mobilenet", "bert", "gpt2", "lora", "unet"];
+/// Inference of a diffusion U-Net, step after step, in a training's place.
+pub(crate) const DIFFUSION: &str = "diffusion";
 /// The part that measures busy services.
 pub(crate) const BUSY: &str = "pairs80";
 /// Share of the GPU's time that a service takes when it is alone, and that of a busy one.

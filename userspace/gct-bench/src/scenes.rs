@@ -12,7 +12,7 @@ use crate::dominance::ALONE;
 use crate::eight::{self, EIGHT};
 use crate::goodput::{filled, MEASURED};
 use crate::mechanisms::{self, Mechanism, Pair, Servers};
-use crate::models::{self, Models, Window, LONGER, PATIENCE, TRAININGS};
+use crate::models::{self, Models, Window, DIFFUSION, LONGER, PATIENCE, TRAININGS};
 use crate::report::{Report, Table};
 use crate::slices::{self, SLICES};
 use crate::torch::LEAD;
@@ -148,6 +148,12 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         DECOMPOSITION => beside("bert", &TRAININGS),
         DUTY => beside("decode", &["unet"]),
         GOALS => beside("bert", &["resnet50", "unet"]),
+        DIFFUSION => ["prefill", "decode"]
+            .map(|service| {
+                let name = format!("LLM beside {DIFFUSION}");
+                Scene::new(name, &[(service, 0.5)], &[DIFFUSION])
+            })
+            .into(),
         EIGHT => {
             let name = format!("eight services beside training {}", eight::TRAINING);
             let services = eight::SERVICES.map(|service| (service, eight::LOAD));
@@ -451,6 +457,7 @@ mod tests {
             DUTY,
             GOALS,
             SLICES,
+            DIFFUSION,
             EIGHT,
             TRAFFIC,
         ];
@@ -464,7 +471,7 @@ mod tests {
             }));
             for name in scene.trainings {
                 let (model, sizes) = name.split_once('-').unwrap_or((name, "1x1"));
-                assert!(TRAININGS.contains(&model), "{name}");
+                assert!(TRAININGS.contains(&model) || name == DIFFUSION, "{name}");
                 let (sequences, length) = sizes.split_once('x').unwrap();
                 assert!([sequences, length].iter().all(|n| n.parse::<u32>().is_ok()));
             }
