@@ -23,6 +23,7 @@ mod mechanisms;
 mod misprediction;
 mod models;
 mod plot;
+mod preemption;
 mod report;
 mod rightsize;
 mod scaling;
@@ -95,6 +96,9 @@ struct Cli {
     ///
     /// misprediction: launches that take over 50 us more or less than predicted, of each service
     /// and training alone, and of six pairs of them (LithOS 5.7);
+    ///
+    /// preemption: how long an urgent kernel of one block waits for the GPU beside long kernels
+    /// (GPreempt);
     ///
     /// slices: two services of one priority beside a training, under different time slices
     #[arg(long, value_delimiter = ',')]
@@ -200,6 +204,10 @@ fn main() -> Result<()> {
             misprediction::MISPREDICTION => (
                 misprediction::MISPREDICTION,
                 misprediction::run(&kit, &cli, &tpcs, &mut report),
+            ),
+            preemption::PREEMPTION => (
+                preemption::PREEMPTION,
+                preemption::run(&kit, &cli, &tpcs, &mut report),
             ),
             "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
             "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),
