@@ -35,7 +35,12 @@ pub(crate) fn facts(tpcs: &[&str]) -> BTreeMap<String, String> {
 
 /// Returns the first line of a program's output.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = output_of(program, arguments)?;
     text.lines().next().map(|line| line.trim().to_string())
+}
+
+/// Returns a program's output, or nothing if there is no such program.
+pub(crate) fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into())
 }

@@ -20,6 +20,7 @@ mod goodput;
 mod legend;
 mod machine;
 mod mechanisms;
+mod memory;
 mod misprediction;
 mod models;
 mod plot;
@@ -96,6 +97,9 @@ struct Cli {
     ///
     /// misprediction: launches that take over 50 us more or less than predicted, of each service
     /// and training alone, and of six pairs of them (LithOS 5.7);
+    ///
+    /// memory: a training and an inference with 40, 60 and 90% of their memory, beside the least
+    /// time that the link to the host leaves them (GVM 7.3.1, 7.5);
     ///
     /// preemption: how long an urgent kernel of one block waits for the GPU beside long kernels
     /// (GPreempt);
@@ -205,6 +209,7 @@ fn main() -> Result<()> {
                 misprediction::MISPREDICTION,
                 misprediction::run(&kit, &cli, &tpcs, &mut report),
             ),
+            memory::MEMORY => (memory::MEMORY, memory::run(&kit, &cli, &tpcs, &mut report)),
             preemption::PREEMPTION => (
                 preemption::PREEMPTION,
                 preemption::run(&kit, &cli, &tpcs, &mut report),
