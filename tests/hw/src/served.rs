@@ -23,6 +23,8 @@ pub struct Served {
     child: Child,
     requests: Option<ChildStdin>,
     answers: Receiver<String>,
+    /// Requests whose replies were not received.
+    due: usize,
     what: String,
 }
 
@@ -62,6 +64,7 @@ impl Kit {
             requests: child.stdin.take(),
             child,
             answers,
+            due: 0,
             what,
         })
     }
@@ -87,7 +90,9 @@ impl Served {
     pub fn ask(&mut self, request: &str) -> Result<()> {
         let requests = self.requests.as_mut().context("it is asked no more")?;
         writeln!(requests, "{request}")?;
-        Ok(requests.flush()?)
+        requests.flush()?;
+        self.due += 1;
+        Ok(())
     }
 
     /// Returns the reply, within `patience`.
@@ -97,10 +102,24 @@ impl Served {
     /// If there is no reply, or it reports a failure.
     pub fn answer(&mut self, patience: Duration) -> Result<Value> {
         let line = self.line(patience)?;
+        self.due = self.due.saturating_sub(1);
         if let Some(error) = line.get("error") {
             bail!("{}: {error}", self.what);
         }
         Ok(line)
+    }
+
+    /// Receives the replies that are still due, so that none is taken for that of a later request.
+    ///
+    /// # Errors
+    ///
+    /// If one does not come within `patience`.
+    pub fn settle(&mut self, patience: Duration) -> Result<()> {
+        while self.due > 0 {
+            self.line(patience)?;
+            self.due -= 1;
+        }
+        Ok(())
     }
 
     fn line(&mut self, patience: Duration) -> Result<Value> {
@@ -161,6 +180,13 @@ mod tests {
         }
         served.ask("9").unwrap();
         assert!(served.answer(patience).is_err());
+        for n in ["4", "9", "5"] {
+            served.ask(n).unwrap();
+        }
+        served.settle(patience).unwrap();
+        served.ask("6").unwrap();
+        assert_eq!(served.answer(patience).unwrap()["n"], 6);
+        served.settle(Duration::ZERO).unwrap();
         assert!(served.answer(Duration::from_millis(10)).is_err());
         drop(served);
         std::fs::remove_dir_all(folder).unwrap();

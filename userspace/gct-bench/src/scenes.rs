@@ -362,9 +362,18 @@ impl Programs {
             .collect();
         random.shuffle(&mut windows);
         for (mechanism, scene) in windows {
-            self.window(cli, mechanism, scene, rates, report)?;
+            if let Err(error) = self.window(cli, mechanism, scene, rates, report) {
+                report.note(format!("{}, {}: {error:#}", scene.name, mechanism.name));
+                self.settle()?;
+            }
         }
         Ok(())
+    }
+
+    /// Waits until no program owes an answer.
+    fn settle(&mut self) -> Result<()> {
+        let mut all = self.services.iter_mut().chain(&mut self.trainings);
+        all.try_for_each(|(_, program)| program.settle(PATIENCE))
     }
 
     /// Measures one scene under one mechanism.
