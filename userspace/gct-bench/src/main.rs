@@ -29,6 +29,7 @@ mod report;
 mod rightsize;
 mod scaling;
 mod scenes;
+mod short;
 mod silence;
 mod slices;
 mod summary;
@@ -271,6 +272,10 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     if !silences.is_empty() {
         text += "## Silence\n\n";
         text += &silence::markdown(&silences)?;
+    }
+    let short = short::markdown(&tables(&|_| true));
+    if !short.is_empty() {
+        text += &format!("\n## Medians\n\n{short}");
     }
     text += "\n## Tables\n\n";
     text += &report.markdown();

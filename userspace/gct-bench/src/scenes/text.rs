@@ -11,8 +11,15 @@ use crate::summary;
 /// Formats a line per table: for each mechanism p99 as a multiple of that alone, and the steps of
 /// all trainings as a part of those of one alone.
 pub(crate) fn markdown(tables: &[&Table]) -> String {
+    let tables = &of_services(tables);
     let name = |table: &Table| table.title.replace(TITLE, "");
     summary::by_mechanism(tables, &names(tables), name, cell)
+}
+
+/// Leaves out the details of windows, which are no percentiles of a service.
+fn of_services<'a>(tables: &[&'a Table]) -> Vec<&'a Table> {
+    let all = tables.iter().copied();
+    all.filter(|table| table.title.starts_with(TITLE)).collect()
 }
 
 fn names<'a>(tables: &[&'a Table]) -> Vec<&'a str> {
@@ -28,6 +35,7 @@ fn names<'a>(tables: &[&'a Table]) -> Vec<&'a str> {
 /// Formats a line per scene: for each mechanism the steps of the trainings as a part of what the
 /// services leave, the requests in time of each service, and the goodput of all together.
 pub(crate) fn in_time(tables: &[&Table]) -> String {
+    let tables = &of_services(tables);
     let groups = together(tables);
     let first: Vec<&Table> = groups
         .iter()
@@ -118,7 +126,10 @@ mod tests {
             table.row(ALONE, &row(3.0, 10.0));
             table.row("MPS", &row(9.0, 8.0));
         }
-        let text = in_time(&tables.iter().collect::<Vec<_>>());
+        let details = Table::new("Over time, a scene: p99 (us)", &["from 0.0 s"]);
+        let mut both: Vec<&Table> = tables.iter().collect();
+        both.push(&details);
+        let text = in_time(&both);
         let last = text.lines().last().unwrap();
         assert_eq!(
             last,
