@@ -24,6 +24,7 @@ mod memory;
 mod misprediction;
 mod models;
 mod plot;
+mod predictors;
 mod preemption;
 mod report;
 mod rightsize;
@@ -98,6 +99,9 @@ struct Cli {
     ///
     /// misprediction: launches that take over 50 us more or less than predicted, of each service
     /// and training alone, and of six pairs of them (LithOS 5.7);
+    ///
+    /// predictors: the core's predictions and ordinal ones of the same kernels, of each service and
+    /// training alone (LithOS 5.7);
     ///
     /// memory: a training and an inference with 40, 60 and 90% of their memory, beside the least
     /// time that the link to the host leaves them (GVM 7.3.1, 7.5);
@@ -211,6 +215,10 @@ fn main() -> Result<()> {
                 misprediction::run(&kit, &cli, &tpcs, &mut report),
             ),
             memory::MEMORY => (memory::MEMORY, memory::run(&kit, &cli, &tpcs, &mut report)),
+            predictors::PREDICTORS => (
+                predictors::PREDICTORS,
+                predictors::run(&kit, &cli, &mut report),
+            ),
             preemption::PREEMPTION => (
                 preemption::PREEMPTION,
                 preemption::run(&kit, &cli, &tpcs, &mut report),

@@ -7,6 +7,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 
 import torch
@@ -437,6 +438,28 @@ class Speaker:
         return dict(said=said, us=(time.perf_counter() - began) * 1e6 / count)
 
 
+def traced(once, steps):
+    """The kernels of some steps, in the order of their starts: a number for the name, grid, block
+    and nanoseconds. None of the first step, in which the profiler starts."""
+    once()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps + 1):
+            once()
+            torch.cuda.synchronize()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profile.export_chrome_trace(file.name)
+        events = json.load(open(file.name))["traceEvents"]
+    kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
+    numbers = {}
+    found = [[numbers.setdefault(e["name"], len(numbers)), *e["args"]["grid"], *e["args"]["block"],
+              round(e["dur"] * 1000)] for e in kernels]
+    a_step, rest = divmod(len(found), steps + 1)
+    if rest or not found:
+        raise ValueError(f"{len(found)} kernels in {steps + 1} steps are no whole number a step")
+    return dict(kernels=found[a_step:], a_step=a_step)
+
+
 def answer(words, parts):
     verb, words = words[0], words[1:]
     if verb == "sms":
@@ -462,6 +485,11 @@ def answer(words, parts):
             int(priority), float(start), [int(arrival) for arrival in arrivals.split(",")])
     if verb == "train":
         return parts["training " + words[0]].serve(*map(float, words[1:]))
+    if verb == "trace":
+        part = parts[words[0]]
+        return traced(lambda: part.once(0), int(words[1]))
+    if verb == "trace-train":
+        return traced(parts["training " + words[0]].step, int(words[1]))
     if verb == "cost-train":
         return parts["training " + words[0]].cost(int(words[1]))
     if verb == "again":
