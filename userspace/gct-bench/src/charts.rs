@@ -3,8 +3,8 @@
 //! Draws the tables of one file as one picture (SVG).
 //!
 //! ```text
+//! tables whose columns are numbers       a panel each, a line for each row; else
 //! tables of services beside trainings    a row each, a dot for each mechanism
-//! tables whose columns are numbers       a panel each, a line for each row
 //! ```
 
 use crate::dominance::{ALONE, P99, RATE};
@@ -103,9 +103,10 @@ pub(crate) fn write(report: &Report, file: &Path) -> Result<()> {
         "no table of services beside trainings, and none whose columns are numbers: \
          gct-bench --show draws the others"
     );
-    match pairs.is_empty() {
-        false => dots(&pairs, file),
-        true => lines(&series, file),
+    // Pairs over time are both.
+    match series.is_empty() {
+        false => lines(&series, file),
+        true => dots(&pairs, file),
     }
 }
 

@@ -15,14 +15,15 @@ pub(crate) const PAIR: (&str, &str) = ("bert", "bert");
 /// Stretches of equal length, as many as [`crate::arrivals::DAY`] has rates.
 pub(crate) const STRETCHES: usize = crate::arrivals::DAY.len();
 /// The row of offered requests.
-const OFFERED: &str = "requests/s";
+const OFFERED: &str = "offered";
 
-/// Returns tables with a column for each stretch: p99, and the steps of the training.
+/// Returns tables with a column for each stretch, which is when it begins: requests, p99, and the
+/// steps of the training.
 pub(crate) fn over_time(measured: &Measured<'_>) -> Vec<Table> {
     // CAST: stretches are few.
     let length = measured.window.seconds / STRETCHES as f64;
     let columns: Vec<String> = (0..STRETCHES)
-        .map(|index| format!("from {:.1} s", index as f64 * length))
+        .map(|index| format!("{:.1} s", index as f64 * length))
         .collect();
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let rate = measured.rates.of(measured.service);
@@ -32,19 +33,23 @@ pub(crate) fn over_time(measured: &Measured<'_>) -> Vec<Table> {
     let parts = by_stretch(arrivals.iter().copied().zip(times), length);
     let title = |what: &str| format!("Over time, {}: {what}", measured.name);
 
-    let mut latency = Table::new(title("p99 (us)"), &columns);
+    let mut tables = Vec::new();
     if measured.mechanism == ALONE {
         let offered = parts.iter().map(|part| vec![part.len() as f64 / length]);
-        latency.row(OFFERED, &offered.collect::<Vec<_>>());
+        let mut table = Table::new(title("requests/s"), &columns);
+        table.row(OFFERED, &offered.collect::<Vec<_>>());
+        tables.push(table);
     }
+    let mut latency = Table::new(title("p99 (us)"), &columns);
     let p99 = parts.into_iter().map(|mut part| {
         part.sort_by(f64::total_cmp);
         ranked(&part, 0.99).into_iter().collect()
     });
     latency.row(measured.mechanism, &p99.collect::<Vec<_>>());
+    tables.push(latency);
     let alone = measured.rates.steps(PAIR.1);
     let Some(alone) = alone.filter(|_| !measured.trainings.is_empty()) else {
-        return vec![latency];
+        return tables;
     };
 
     let ends = measured.trainings.iter().flat_map(|training| {
@@ -56,7 +61,8 @@ pub(crate) fn over_time(measured: &Measured<'_>) -> Vec<Table> {
         .map(|part| vec![100.0 * part.len() as f64 / length / alone]);
     let mut steps = Table::new(title("steps of the training, of alone (%)"), &columns);
     steps.row(measured.mechanism, &kept.collect::<Vec<_>>());
-    vec![latency, steps]
+    tables.push(steps);
+    tables
 }
 
 /// Divides values by the stretch in which their moment lies. What comes later is left out.

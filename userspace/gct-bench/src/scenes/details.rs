@@ -78,10 +78,10 @@ mod tests {
         // Eight seconds: steps a tenth of a second apart, then none in the last second.
         let ends: Vec<u32> = (0..70).map(|step| step * 100_000).collect();
         let (report, count) = measured(TRAFFIC, &rates, &json!({ "ends_us": ends }));
-        let [latency, steps] = report.tables.as_slice() else {
+        let [offered, latency, steps] = report.tables.as_slice() else {
             panic!("{:?}", report.tables);
         };
-        let offered = latency.get("requests/s").unwrap();
+        let offered = offered.get("offered").unwrap();
         assert_eq!(offered.values.len(), STRETCHES);
         let sum: f64 = offered.values.iter().flatten().sum();
         assert!((sum - count as f64).abs() < 2.0, "{sum} {count}");
