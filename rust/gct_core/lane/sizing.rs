@@ -106,13 +106,17 @@ impl<S: Storage> Sizing<S> {
         each: Option<&'a DisabledTpcs>,
         granted: &TpcMask,
     ) -> Masks<'a> {
-        match self.next {
-            Some(_) => Masks {
-                each,
-                tpcs: granted.count(),
-                others: &self.widths.widths,
+        let (Some((_, size)), tpcs) = (&self.next, granted.count()) else {
+            return each.into();
+        };
+        Masks {
+            each,
+            tpcs,
+            // Times are compared with those of nodes that all have all TPCs.
+            others: match size.tpcs < self.most {
+                true => &self.widths.widths,
+                false => &[],
             },
-            None => each.into(),
         }
     }
 

@@ -15,9 +15,9 @@
 //!
 //! ```text
 //! slower    = T(k) / T(most) - 1
-//! saved     = 1 - u(k) * T(k) / (u(most) * T(most))
+//! saved     = 1 - u(k) * T(k) / (most * T(most))
 //! good      = slower <= slip and slower <= saved
-//!           = T(k) <= limit(k) = min(100% + slip, 2 * u(most) / (u(most) + u(k))) * T(most)
+//!           = T(k) <= limit(k) = min(100% + slip, 2 * most / (most + u(k))) * T(most)
 //! size      = the observed good point of the least TPC-time u(k) * T(k), else most
 //! ```
 //!
@@ -216,15 +216,14 @@ pub enum Verdict {
 struct Goal {
     most: u32,
     slip: Percent,
-    /// The time on all TPCs, and those that are used then.
+    /// The time on all TPCs.
     whole: Ns,
-    used: u64,
 }
 
 impl Goal {
     /// Returns the longest good time that uses so many TPCs.
     fn limit(&self, used: u64) -> Ns {
-        let most = self.used;
+        let most = u64::from(self.most);
         let slipped = u64::from(self.slip.get()).saturating_add(100);
         let worth = self
             .whole
@@ -310,7 +309,6 @@ impl Law {
             most,
             slip,
             whole: whole.time,
-            used: whole.used,
         });
         let settled = bound(goal.map_or(most, |goal| self.cheapest(&goal)));
         let verdict = match goal {
