@@ -15,6 +15,7 @@
 //! | [`join`] | a QMD and a part | the atom's QMD, and the join that keeps the launch's effects |
 //! | [`rewrite`] | a segment and orders | the segment to publish, in the caller's buffer |
 //! | [`graph`] | stored QMDs | what a replay launches, and how to mask it |
+//! | [`transfer`] | the registers of a copy engine | pieces of a copy |
 //! | [`stats`], [`limits`] | | counts with reasons; every maximum |
 //!
 //! Nothing here allocates, blocks, panics or trusts a word. A segment is read once and every index
@@ -38,6 +39,7 @@ pub mod rewrite;
 pub mod selftest;
 pub mod stats;
 pub mod tracker;
+pub mod transfer;
 
 #[cfg(test)]
 mod tests;

@@ -126,6 +126,9 @@ pub const SUBCHANNEL_COMPUTE: u8 = 1;
 /// The subchannel on which an inline-to-memory class is bound by convention.
 pub const SUBCHANNEL_I2M: u8 = 2;
 
+/// The subchannel on which drivers bind a copy class.
+pub const SUBCHANNEL_COPY: u8 = 4;
+
 /// Returns the name of the method at `offset` in a compute class or, below 0x100, in any class.
 pub fn name_of(offset: u16) -> Option<&'static str> {
     if (LOAD_INLINE_QMD_DATA..=LOAD_INLINE_QMD_DATA_LAST).contains(&offset) {

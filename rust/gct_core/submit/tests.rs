@@ -13,6 +13,7 @@ mod random;
 mod rewriting;
 mod sources;
 mod splits;
+mod transfers;
 
 use super::selftest;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds the launches in what a tenant writes into a channel.
+//! Finds the launches and the copies in what a tenant writes into a channel.
 //!
 //! A [`Tracker`] belongs to one channel and keeps the state between segments: the class of each
 //! subchannel, the registers that later methods use, and a burst that goes on in the next segment.
@@ -15,6 +15,7 @@ mod fast_path;
 mod host;
 mod qmd_call;
 mod subchannel;
+mod transfers;
 mod uploads;
 
 use super::limits::SEGMENT_WORDS_MAX;
@@ -26,6 +27,7 @@ use calls::Call;
 use core::num::Wrapping;
 use qmd_call::Table;
 use subchannel::{Role, Subchannel};
+use transfers::Transfers;
 use uploads::Uploads;
 
 pub use qmd_call::{QmdCall, Registers, Source};
@@ -58,6 +60,7 @@ pub struct Tracker {
     family: Family,
     subchannels: [Subchannel; 8],
     uploads: Uploads,
+    transfers: Transfers,
     partial: Option<PartialBurst>,
     host: [u32; 4],
     last_release: Option<Semaphore>,
@@ -77,10 +80,12 @@ impl Tracker {
         // Until a SET_OBJECT is seen, the binding that every driver uses is assumed.
         subchannels[methods::SUBCHANNEL_COMPUTE as usize] = Subchannel::new(Role::Compute);
         subchannels[methods::SUBCHANNEL_I2M as usize] = Subchannel::new(Role::Upload);
+        subchannels[methods::SUBCHANNEL_COPY as usize] = Subchannel::new(Role::Copy);
         Self {
             family: Family::of_class(channel_class),
             subchannels,
             uploads: Uploads::new(),
+            transfers: Transfers::new(),
             partial: None,
             host: [0; 4],
             last_release: None,
@@ -157,6 +162,7 @@ impl Tracker {
         };
         counters.scan_segment(length);
         self.uploads.clear();
+        self.transfers.clear();
         let mut pass = Pass {
             words,
             table: Table::new(calls),
@@ -214,6 +220,7 @@ impl Tracker {
     /// Forgets all registers, after words that were not understood.
     fn forget_registers(&mut self) {
         self.partial = None;
+        self.transfers.forget();
         for subchannel in &mut self.subchannels {
             subchannel.forget();
         }
@@ -228,8 +235,10 @@ impl Tracker {
         let Some(subchannel) = self.subchannels.get_mut(usize::from(burst.subchannel & 7)) else {
             return;
         };
-        if subchannel.role == Role::Other {
-            return;
+        match subchannel.role {
+            Role::Compute | Role::Upload => {}
+            Role::Copy => return self.transfer_burst(burst, pass),
+            Role::Other => return,
         }
         match burst.opcode {
             Opcode::NonIncr if method == methods::LOAD_INLINE_DATA => {

@@ -188,7 +188,7 @@ impl Tracker {
     fn fast_report(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
         let ([_, upper, lower, payload, execute], end) = take(words, at)?;
         let subchannel = self.subchannel(on)?;
-        if subchannel.role == Role::Other {
+        if !subchannel.role.uploads() {
             return None;
         }
         let report = subchannel.set_report_all(*upper, *lower, *payload, *execute);

@@ -46,6 +46,7 @@ impl Tracker {
             let object = value as u16;
             if let Some(subchannel) = self.subchannels.get_mut(usize::from(burst.subchannel & 7)) {
                 subchannel.bind(object);
+                self.transfers.forget();
             }
             if self.family == Family::Unknown {
                 self.family = Family::of_class(object);

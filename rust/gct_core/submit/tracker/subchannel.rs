@@ -14,6 +14,8 @@ pub(super) enum Role {
     Compute,
     /// A class with inline-to-memory methods at the same offsets.
     Upload,
+    /// A copy engine.
+    Copy,
     /// Anything else.
     Other,
 }
@@ -22,10 +24,17 @@ impl Role {
     fn of_class(class: u16) -> Self {
         match class & 0xff {
             0xc0 => Self::Compute,
+            0xb5 => Self::Copy,
             // Inline-to-memory (A040, A140) and three-dimensional classes (..97).
             0x40 | 0x97 => Self::Upload,
             _ => Self::Other,
         }
+    }
+
+    /// Returns whether the class has inline-to-memory methods.
+    #[inline(always)]
+    pub(super) const fn uploads(self) -> bool {
+        matches!(self, Self::Compute | Self::Upload)
     }
 }
 
@@ -107,7 +116,7 @@ impl Subchannel {
             class: 0,
             role,
             known: 0,
-            direct: !matches!(role, Role::Other),
+            direct: role.uploads(),
             destination: 0,
             lines: 0,
             pcas: 0,
@@ -163,7 +172,7 @@ impl Subchannel {
             }
             methods::SET_QMD_VIRTUALIZATION_CONTROL => {
                 self.virtualization = value;
-                self.direct = self.role != Role::Other && value & VIRTUAL == 0;
+                self.direct = self.role.uploads() && value & VIRTUAL == 0;
             }
             _ => self.set_report(method, value),
         }
