@@ -8,7 +8,7 @@
 //!   tenant's     ring and USERD that the tenant writes; the GPU does not read them
 //!   real         ring and USERD that the GPU reads; the tenant does not write them
 //!   view         a run of words of 32 bits that the backend has resolved, accessed by index
-//!   piece        a launch or an atom that is published as one unit
+//!   piece        a launch, an atom, or a copy or part of one, that is published as one unit
 //!   frame        GPU-readable memory for one segment that replaces a tenant's, and for its QMDs
 //!   fence        the condition on a word under which a piece has ended
 //!   seal         the work on a segment that is left for its release
@@ -23,10 +23,12 @@
 //!                   copies, scan it
 //!                   last launch predicted to be too long, or a number of atoms ordered:
 //!                       write it, split, into a frame                       -> atoms
+//!                   copies predicted to be too long: take a frame         -> pieces
 //!                   else                                                    -> one entry, sealed
 //!         admit:    no neighbour must run first, the work in flight leaves room, and the
 //!                   tenant's share is not used up; else stop
 //!         release:  atoms: write the QMDs of the next one with the mask of now
+//!                   copies: write the words of the next piece
 //!                   seal:  mask the launches in place; a graph's replay with other masks gets a
 //!                          frame
 //!                   store the entry in the real ring; no room there: stop
@@ -72,6 +74,7 @@
 //! | [`scratch`] | frames |
 //! | [`whole`] | slots of masked launches that stay whole |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
+//! | [`transfers`] | copies by a copy engine, whole or in pieces |
 //! | `shares` | the tenant's time on the GPU, and its share of it |
 //! | `sizing` | the TPCs that a launch needs within the slip of its tenant |
 //! | [`standing`] | what tenants know of each other: limits and activity |
@@ -99,6 +102,7 @@ mod sizing;
 pub mod split;
 pub mod standing;
 mod tenant;
+pub mod transfers;
 pub mod whole;
 pub mod words;
 pub mod work;

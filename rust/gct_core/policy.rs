@@ -21,6 +21,7 @@
 //! | [`slo`] | how hard others are pressed, so that a service keeps its goal |
 //! | [`tide`] | which TPCs a right-sized tenant leaves to others while it works |
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
+//! | [`transfer`] | how many bytes of a copy are released at once |
 
 pub mod arrivals;
 pub mod doorbell;
@@ -38,3 +39,4 @@ pub mod size;
 pub mod slo;
 pub mod tide;
 pub mod tpc;
+pub mod transfer;

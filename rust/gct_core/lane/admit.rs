@@ -26,25 +26,21 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let resident = match next {
             Next::Whole { seal, .. } => seal.as_ref().map_or(0, |seal| seal.resident),
             Next::Atoms(atoms) => atoms.resident,
+            Next::Transfers(_) => 0,
         };
         let (admission, holds) = match next {
             Next::Whole {
                 submission, seal, ..
             } => {
                 let predicted = submission.as_ref().map(|submission| submission.predicted);
-                // Without a prediction a share could be exceeded by any number of pieces.
-                let (target, predicted) = match (self.target(), self.bounds_flight()) {
-                    (Ns(0), Some(bound)) => (bound, predicted.map(pace::unknown_is_long)),
-                    (target, _) => (target, predicted),
-                };
-                let admission = match predicted.filter(|_| target > Ns(0)) {
-                    Some(predicted) => {
-                        let admits = pace::admits_whole(in_flight, predicted, target);
-                        in_flight.admission(admits, over)
-                    }
-                    None => Admission::InTurn,
-                };
+                let admission = self.admits_whole(in_flight, predicted, over);
                 (admission, seal.as_ref().map(|seal| seal.holds))
+            }
+            Next::Transfers(transfers) => {
+                let predicted = transfers.predicted(stream, self.target());
+                // A copy uses no TPC, so it goes wherever a short launch would.
+                let admission = self.admits_whole(in_flight, Some(predicted), over);
+                (admission, Some(Ns(0)))
             }
             Next::Atoms(atoms) if atoms.is_paced() => {
                 let time = pace::atom_holds(in_flight, &atoms.split, atoms.submission.predicted);
@@ -85,6 +81,23 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 
+    /// Returns whether a piece may join the work in flight that is predicted to take so long: 0 if
+    /// its time is unknown, `None` if its end is.
+    fn admits_whole(&self, in_flight: &InFlight, predicted: Option<Ns>, over: bool) -> Admission {
+        // Without a prediction a share could be exceeded by any number of pieces.
+        let (target, predicted) = match (self.target(), self.bounds_flight()) {
+            (Ns(0), Some(bound)) => (bound, predicted.map(pace::unknown_is_long)),
+            (target, _) => (target, predicted),
+        };
+        match predicted.filter(|_| target > Ns(0)) {
+            Some(predicted) => {
+                let admits = pace::admits_whole(in_flight, predicted, target);
+                in_flight.admission(admits, over)
+            }
+            None => Admission::InTurn,
+        }
+    }
+
     /// Returns whether a replay must wait for the work in flight of its lane. A replay of the same
     /// graph may be reading the masks that this one changes.
     fn drains<V>(
@@ -114,7 +127,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> (u64, Option<Submission<W::View>>, bool) {
         // A segment without a launch was not asked about its TPCs.
-        let spared = self.spares && !matches!(next, Next::Whole { seal: None, .. });
+        let spared =
+            self.spares && !matches!(next, Next::Whole { seal: None, .. } | Next::Transfers(_));
         add(&mut self.counters.spared, u64::from(spared));
         match next {
             Next::Whole {
@@ -140,6 +154,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     submission.filter(|_| self.tracks_ends()),
                     true,
                 )
+            }
+            Next::Transfers(transfers) => {
+                let target = self.target();
+                transfers.release(stream, target, round.memory)
             }
             Next::Atoms(atoms) => {
                 if self.sizes() {

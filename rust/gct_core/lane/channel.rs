@@ -102,9 +102,13 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         governor.sync(&mut self.told, self.in_flight.totals(), true);
     }
 
-    /// Returns whether atoms of a launch wait for their release.
+    /// Returns whether atoms of a launch or pieces of copies wait for their release.
     pub fn is_split(&self) -> bool {
-        matches!(self.waiting, Some(Next::Atoms(_)))
+        match &self.waiting {
+            Some(Next::Atoms(_)) => true,
+            Some(Next::Transfers(transfers)) => transfers.is_cut(),
+            _ => false,
+        }
     }
 
     /// Returns whether the last round has left nothing that is held back, in flight or to be
@@ -208,9 +212,15 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         now: Ns,
     ) {
         let moved = self.in_flight.moved();
-        self.in_flight.remove_ended(memory, now, |submission, end| {
-            governor.learn(submission, &end, now);
-        });
+        let rate = &mut self.stream.rate;
+        self.in_flight
+            .remove_ended(memory, now, |submission, end| match submission.bytes {
+                0 => governor.learn(submission, &end, now),
+                bytes => {
+                    rate.learn(bytes, end.time, end.error);
+                    governor.record_end(end.at);
+                }
+            });
         governor.sync(&mut self.told, self.in_flight.totals(), true);
         if self.in_flight.moved() != moved {
             governor.moved(now);
@@ -337,6 +347,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let base = match waiting {
             Next::Whole { base, .. } => *base,
             Next::Atoms(_) => Some(0),
+            Next::Transfers(transfers) => transfers.base,
         };
         let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
         let ends = waiting.ends();

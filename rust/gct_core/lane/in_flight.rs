@@ -47,7 +47,7 @@ impl<V> Fence<V> {
     }
 }
 
-/// A launch or an atom that is published as one unit.
+/// A launch, an atom or a copy that is published as one unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Submission<V> {
     /// The condition under which it has ended.
@@ -60,6 +60,8 @@ pub struct Submission<V> {
     pub tpcs: u64,
     /// The predicted duration.
     pub predicted: Ns,
+    /// The bytes that it copies; 0 if it is a launch.
+    pub bytes: u64,
     /// Its size, if it has one.
     pub sized: Option<Allotment>,
 }
@@ -337,6 +339,7 @@ mod tests {
             blocks: 7,
             tpcs: 66,
             predicted: Ns(predicted),
+            bytes: 0,
             sized: None,
         }
     }

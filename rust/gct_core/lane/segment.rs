@@ -78,7 +78,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return as_it_is();
         }
         if scan.found == 0 {
-            return as_it_is();
+            let transfers = self.transfers((entry, base, segment), stream, round);
+            return transfers.unwrap_or_else(as_it_is);
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
         let graphs = self.learn_graphs(words, found);
@@ -265,6 +266,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             blocks: launch.blocks(),
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
+            bytes: 0,
             sized: None,
         };
         Some(LastLaunch { index, submission })
@@ -377,8 +379,8 @@ pub(super) fn words_of<'a, S: Storage>(
     words.unwrap_or_default()
 }
 
-/// Returns the submission for a segment whose launches cannot be read.
-fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
+/// Returns the submission for a segment of which no launch is known.
+pub(super) fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
     Submission {
         fence,
         kernel: Kernel {
@@ -390,13 +392,14 @@ fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
         blocks: 0,
         tpcs: 0,
         predicted: Ns(0),
+        bytes: 0,
         sized: None,
     }
 }
 
 /// Returns the fence that a word of the tenant reaches `payload`. Returns `None` if the word cannot
 /// be observed, or is there already.
-fn fence_at<W: Words>(memory: &W, va: u64, payload: u64) -> Option<Fence<W::View>> {
+pub(super) fn fence_at<W: Words>(memory: &W, va: u64, payload: u64) -> Option<Fence<W::View>> {
     let fence = Fence {
         view: memory.find(va, 1)?,
         index: 0,

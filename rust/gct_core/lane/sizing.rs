@@ -343,6 +343,7 @@ mod tests {
             blocks: 1000,
             tpcs: 8,
             predicted: Ns(0),
+            bytes: 0,
             sized: Some(Allotment {
                 tpcs: 8,
                 most: 8,

@@ -7,8 +7,10 @@ use super::copies::Copies;
 use super::in_flight::{Fence, Submission};
 use super::scratch::Scratch;
 use super::split::{AtomRoom, Atoms};
+use super::transfers::Transfers;
 use super::whole::WholeSlots;
 use super::words::{Storage, Words};
+use crate::policy::transfer::Rate;
 use crate::submit::gpfifo::{Fetch, Segment};
 use crate::submit::graph::ENDS_MAX;
 use crate::submit::rewrite::Order;
@@ -84,6 +86,8 @@ pub struct Stream<S: Storage> {
     pub(super) room: AtomRoom<S>,
     /// The launches of the segment that was processed last.
     pub(super) found: S::Slots<QmdCall>,
+    /// The rate at which the channel copies.
+    pub(super) rate: Rate,
 }
 
 impl<S: Storage> Stream<S> {
@@ -95,6 +99,7 @@ impl<S: Storage> Stream<S> {
             tracker: Tracker::new(class),
             room,
             found,
+            rate: Rate::default(),
         }
     }
 }
@@ -115,10 +120,12 @@ pub enum Next<V> {
     },
     /// A launch that is split into atoms.
     Atoms(Atoms<V>),
+    /// Copies without a launch.
+    Transfers(Transfers<V>),
 }
 
 impl<V: Copy> Next<V> {
-    /// Returns whether it need not wait for the end of other atoms of its launch.
+    /// Returns whether it need not wait for the end of other atoms of its launch, or for a slot.
     pub(super) fn is_ready(&mut self, memory: &impl Words<View = V>) -> bool
     where
         V: 'static,
@@ -126,6 +133,7 @@ impl<V: Copy> Next<V> {
         match self {
             Self::Whole { .. } => true,
             Self::Atoms(atoms) => atoms.is_ready(memory),
+            Self::Transfers(transfers) => transfers.is_ready(memory),
         }
     }
 

@@ -130,6 +130,8 @@ pub struct Counters {
     pub split: u64,
     /// Atoms of the split launches.
     pub atoms: u64,
+    /// Segments whose copies were cut into pieces, where the caller cuts them.
+    pub cut: u64,
     /// Recognised graph replays.
     pub replays: u64,
     /// Launches and atoms that have ended and whose duration was predicted, where the caller tracks
@@ -180,6 +182,7 @@ impl Counters {
             overrode: 0,
             split: 0,
             atoms: 0,
+            cut: 0,
             replays: 0,
             predicted: 0,
             mispredicted: 0,

@@ -156,14 +156,15 @@ impl Governors {
     /// Returns the core's counters over all GPUs as `KEY VALUE` lines, with a line for each reason
     /// why launches were passed unchanged.
     pub(crate) fn text(&self) -> String {
-        let (mut all, mut replays) = (Launches::ZERO, 0);
+        let (mut all, mut replays, mut cut) = (Launches::ZERO, 0, 0);
         for (_, governor) in &self.list {
             let counters = governor.counters();
             all = all.plus(&Launches::of(counters));
             replays += counters.replays;
+            cut += counters.cut;
         }
         let mut text = format!(
-            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\ncrowded {}\nnarrowed {}\nstalled {}\npassed {}\n",
+            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\ncopies_cut {cut}\ncrowded {}\nnarrowed {}\nstalled {}\npassed {}\n",
             all.launches,
             all.rewritten,
             all.split,

@@ -154,7 +154,7 @@ impl Bench {
             rings,
             real: real - RINGS_LEN / 2,
             mapped: vec![(pushbuffers, 64 << 10), (release, 4096)],
-            rest: SparseMemory::new(1 << 12),
+            rest: SparseMemory::new(1 << 13),
         };
         let mut governor = governor::new(limits);
         governor.set_gpu(Topology::together(TpcMask::first(128)));

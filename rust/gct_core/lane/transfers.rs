@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Releases the copies of a segment: whole, or cut into pieces one by one.
+//!
+//! ```text
+//! entries = the tenant's words up to a copy | piece 0 | piece 1 | .. | its words up to the next copy
+//!           | .. | the words behind the last copy
+//! frame   = words of piece 0 | words of piece 1 | ..        piece i is in slot i % SLOTS
+//! ```
+//!
+//! The words of a piece are written when it is released, so its length follows the rate of that
+//! moment. A piece writes the done word of its slot when it has ended; a slot is used again after
+//! that. The tenant's words stay where they are.
+//!
+//! A segment is cut if its copies are predicted to take longer than the target, and its own last
+//! release is behind them. That release frees the frame.
+
+use super::governor::{Governor, Peers};
+use super::in_flight::{Fence, Reach, Submission};
+use super::scratch::Frame;
+use super::segment::{fence_at, opaque_submission};
+use super::split::ATOMS_MAX;
+use super::words::{Storage, Words};
+use super::work::{Next, Round, Stream};
+use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::join::DoneWords;
+use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use crate::submit::stats::add;
+use crate::submit::tracker::Tracker;
+use crate::submit::transfer::{Progress, PIECE_WORDS_MAX};
+use crate::units::{Ns, Sat, Va};
+use core::num::Wrapping;
+
+/// The slots of a frame that pieces use in turn.
+const SLOTS: u32 = ATOMS_MAX;
+
+/// A segment with copies and without launches.
+#[derive(Debug)]
+pub struct Transfers<V> {
+    /// The tenant's entry, or that of its copy.
+    entry: u64,
+    /// Bits 56:40 of the addresses of its segment, if it has one.
+    pub(super) base: Option<u32>,
+    /// All of it, if its end can be observed.
+    submission: Option<Submission<V>>,
+    cut: Option<Cut<V>>,
+}
+
+/// The progress of a segment that is cut.
+#[derive(Debug)]
+struct Cut<V> {
+    segment: Segment,
+    frame: Frame<V>,
+    done: DoneWords,
+    /// The words before were released.
+    at: u32,
+    /// The present transfer, and how much of it was released.
+    transfer: usize,
+    progress: Progress,
+    /// The number of pieces released.
+    pieces: Wrapping<u32>,
+}
+
+/// What an entry of a cut segment executes.
+enum Part {
+    /// Words of the tenant, up to a position.
+    Words(u32),
+    /// A piece of the present transfer.
+    Piece,
+}
+
+impl<V: Copy + 'static> Cut<V> {
+    /// Returns what is released next.
+    fn next(&self, tracker: &Tracker) -> Part {
+        match tracker.transfers().get(self.transfer) {
+            Some(Some(transfer)) if transfer.at > self.at => Part::Words(transfer.at),
+            Some(Some(_)) => Part::Piece,
+            _ => Part::Words(self.segment.words),
+        }
+    }
+
+    /// Returns the slot of the next piece.
+    fn slot(&self) -> u32 {
+        self.pieces.0.checked_rem(SLOTS).unwrap_or(0)
+    }
+
+    fn end_of(&self, slot: u32) -> Fence<V> {
+        let (view, index) = self.frame.done_word(slot);
+        Fence {
+            view,
+            index,
+            number: self.done.payload,
+            reach: Reach::Equal,
+        }
+    }
+
+    /// Returns whether the slot of the next piece is free.
+    fn is_ready(&self, memory: &impl Words<View = V>) -> bool {
+        self.pieces.0 < SLOTS || self.end_of(self.slot()).is_reached(memory)
+    }
+
+    /// Releases the tenant's words up to `to`.
+    fn release_words(&mut self, to: u32) -> u64 {
+        let entry = Entry::Segment(Segment {
+            va: (Va(self.segment.va) + 4 * u64::from(self.at)).get(),
+            words: (Sat(to) - Sat(self.at)).0,
+            ..self.segment
+        });
+        self.at = to;
+        entry.encode()
+    }
+
+    /// Releases the next piece, `most` bytes at most. Returns its entry and its bytes.
+    fn release_piece(
+        &mut self,
+        tracker: &Tracker,
+        most: u64,
+        memory: &impl Words<View = V>,
+    ) -> Option<(u64, u64)> {
+        let transfer = tracker.transfers().get(self.transfer)?.as_ref()?;
+        let piece = transfer.piece(self.progress, most);
+        let slot = self.slot();
+        let mut words = [0; PIECE_WORDS_MAX];
+        let done = (self.done.va_of(slot), self.done.payload);
+        let count = transfer.write(&piece, done, &mut words)?;
+        let (view, index) = self.frame.done_word(slot);
+        // Make the word differ from the payload that the piece will write.
+        memory.store(&view, index, !self.done.payload);
+        // CAST: widening.
+        let at = Wrapping(slot as usize) * Wrapping(SLOT_WORDS);
+        self.frame.write(memory, at.0, words.get(..count)?);
+        match piece.next {
+            Some(progress) => self.progress = progress,
+            None => {
+                self.progress = Progress::default();
+                self.transfer = self.transfer.wrapping_add(1);
+                self.at = transfer.end;
+            }
+        }
+        self.pieces += 1;
+        let entry = Entry::Segment(Segment {
+            va: (Va(self.frame.gpu_va) + u64::from(slot) * SLOT_BYTES).get(),
+            // CAST: some words.
+            words: count as u32,
+            ..self.segment
+        });
+        Some((entry.encode(), piece.bytes()))
+    }
+}
+
+impl<V: Copy + 'static> Transfers<V> {
+    /// Returns whether the copies are released in pieces.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Returns whether the next entry may be written.
+    pub(super) fn is_ready(&self, memory: &impl Words<View = V>) -> bool {
+        self.cut.as_ref().is_none_or(|cut| cut.is_ready(memory))
+    }
+
+    /// Returns how long the next entry is predicted to take; 0 if that is unknown.
+    pub(super) fn predicted<S: Storage>(&self, stream: &Stream<S>, target: Ns) -> Ns {
+        match &self.cut {
+            None => self.submission.map_or(Ns(0), |whole| whole.predicted),
+            Some(cut) => match cut.next(&stream.tracker) {
+                Part::Words(_) => Ns(0),
+                Part::Piece => stream.rate.time(stream.rate.piece(target)),
+            },
+        }
+    }
+
+    /// Releases the next entry. Returns it, its submission, and whether it is the last.
+    pub(super) fn release<S: Storage>(
+        &mut self,
+        stream: &Stream<S>,
+        target: Ns,
+        memory: &impl Words<View = V>,
+    ) -> (u64, Option<Submission<V>>, bool) {
+        let Some(cut) = &mut self.cut else {
+            return (self.entry, self.submission, true);
+        };
+        let slot = cut.slot();
+        let piece = match cut.next(&stream.tracker) {
+            Part::Piece => cut.release_piece(&stream.tracker, stream.rate.piece(target), memory),
+            Part::Words(_) => None,
+        };
+        if let Some((entry, bytes)) = piece {
+            let submission = Submission {
+                bytes,
+                predicted: stream.rate.time(bytes),
+                ..opaque_submission(cut.end_of(slot))
+            };
+            return (entry, Some(submission), cut.at >= cut.segment.words);
+        }
+        let to = match cut.next(&stream.tracker) {
+            Part::Words(to) => to,
+            Part::Piece => cut.segment.words,
+        };
+        let last = to >= cut.segment.words;
+        let rest = self.submission.map(|whole| opaque_submission(whole.fence));
+        (cut.release_words(to), rest.filter(|_| last), last)
+    }
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Processes a segment with copies and without launches. Returns `None` if nothing is to be
+    /// decided about it.
+    pub(super) fn transfers<W: Words>(
+        &mut self,
+        (entry, base, segment): (u64, Option<u32>, Segment),
+        stream: &Stream<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<Next<W::View>> {
+        let bytes = stream.tracker.transfer_bytes();
+        if bytes == 0 || !self.tracks_ends() {
+            return None;
+        }
+        let release = stream.tracker.transfer_release();
+        let fence = release.and_then(|it| fence_at(round.memory, it.va, it.payload));
+        let cut = match self.target() {
+            target if stream.rate.cuts(bytes, target) => {
+                fence.and_then(|fence| self.cut(segment, fence, stream, round))
+            }
+            _ => None,
+        };
+        Some(Next::Transfers(Transfers {
+            entry,
+            base,
+            submission: fence.map(|fence| Submission {
+                bytes,
+                predicted: stream.rate.time(bytes),
+                ..opaque_submission(fence)
+            }),
+            cut,
+        }))
+    }
+
+    /// Takes a frame for the pieces of a segment's copies, if they can be cut.
+    fn cut<W: Words>(
+        &mut self,
+        segment: Segment,
+        fence: Fence<W::View>,
+        stream: &Stream<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<Cut<W::View>> {
+        let low = stream.fetch.base() == 0 || round.copies.is_some();
+        let plain = !segment.conditional && !segment.subroutine;
+        if stream.tracker.transfers().is_empty() || !(low && plain) {
+            return None;
+        }
+        let scratch = round.scratch.as_deref_mut()?;
+        let held = scratch.frame(round.memory).filter(|frame| {
+            let holds = frame.is_read_only() == round.copies.is_some();
+            holds && scratch.hold(round.memory, frame, fence, None)
+        });
+        add(&mut self.counters.crowded, u64::from(held.is_none()));
+        add(&mut self.counters.cut, u64::from(held.is_some()));
+        let frame = held?;
+        self.splits = self.splits.wrapping_add(1);
+        Some(Cut {
+            segment,
+            frame,
+            done: frame.done_words(self.splits),
+            at: 0,
+            transfer: 0,
+            progress: Progress::default(),
+            pieces: Wrapping(0),
+        })
+    }
+}
+
+const _: () = assert!(PIECE_WORDS_MAX < SLOT_WORDS);
