@@ -9,6 +9,7 @@
 
 mod alone;
 mod beside;
+mod copies;
 mod faults;
 mod governed;
 mod shares;
@@ -88,6 +89,7 @@ fn main() -> Result<()> {
         alone::TESTS,
         governed::TESTS,
         beside::TESTS,
+        copies::TESTS,
         shares::TESTS,
         faults::TESTS,
         sized::TESTS,

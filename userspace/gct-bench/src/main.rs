@@ -13,6 +13,7 @@ mod atoms;
 mod bandwidth;
 mod budget;
 mod charts;
+mod copies;
 mod counters;
 mod dominance;
 mod eight;
@@ -109,7 +110,9 @@ struct Cli {
     /// preemption: how long an urgent kernel of one block waits for the GPU beside long kernels
     /// (GPreempt);
     ///
-    /// slices: two services of one priority beside a training, under different time slices
+    /// slices: two services of one priority beside a training, under different time slices;
+    ///
+    /// copies: copies of 1 MiB beside a series of copies of 4 GiB, by direction
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -223,6 +226,7 @@ fn main() -> Result<()> {
                 preemption::PREEMPTION,
                 preemption::run(&kit, &cli, &tpcs, &mut report),
             ),
+            copies::COPIES => (copies::COPIES, copies::run(&kit, &cli, &tpcs, &mut report)),
             "tokens" => ("tokens", tokens::run(&kit, &cli, &tpcs, &mut report)),
             "bandwidth" => ("bandwidth", bandwidth::run(&kit, &cli, &tpcs, &mut report)),
             "scaling" => ("scaling", scaling::run(&kit, &cli, &tpcs, &mut report)),

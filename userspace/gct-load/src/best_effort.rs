@@ -2,13 +2,16 @@
 
 //! Runs the best-effort loop.
 
+use crate::copies::Copy;
 use crate::gpu::{Gpu, Stamp};
 use crate::latency::Window;
 use crate::timeline::{self, Timeline};
 use anyhow::Result;
 use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::CudaStream;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The throughput of a best-effort loop.
@@ -18,6 +21,18 @@ pub(crate) struct Throughput {
     launches_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeline: Option<timeline::Report>,
+}
+
+/// Keeps `queued` copies in flight until the window ends, one after the other.
+pub(crate) fn copies(
+    gpu: &Gpu,
+    copy: &mut Copy,
+    queued: usize,
+    window: Window,
+) -> Result<Throughput> {
+    let stream = gpu.context.new_stream()?;
+    let ends = series(&stream, queued, window, || copy.submit(&stream))?;
+    Ok(ends.throughput(None))
 }
 
 /// Keeps `queued` launches in flight until the window ends.
@@ -33,14 +48,29 @@ pub(crate) fn run(
         true => Some(Timeline::new(gpu, &stream, window)?),
         false => None,
     };
+    let ends = series(&stream, queued, window, || match &mut timeline {
+        Some(timeline) => gpu.launch_timed(&stream, stamp, timeline),
+        None => gpu.launch_stamp(&stream, stamp),
+    })?;
+    let timeline = match timeline {
+        Some(timeline) => Some(timeline.report(&stream)?),
+        None => None,
+    };
+    Ok(ends.throughput(timeline))
+}
+
+/// Keeps `queued` pieces of work in flight, which `launch` submits to `stream`.
+fn series(
+    stream: &Arc<CudaStream>,
+    queued: usize,
+    window: Window,
+    mut launch: impl FnMut() -> Result<()>,
+) -> Result<Ends> {
     let (begin, end) = window.instants()?;
     let mut events = VecDeque::new();
     let mut ends = Ends::new(begin, end);
     while !ends.over() {
-        match &mut timeline {
-            Some(timeline) => gpu.launch_timed(&stream, stamp, timeline)?,
-            None => gpu.launch_stamp(&stream, stamp)?,
-        }
+        launch()?;
         events.push_back(stream.record_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING))?);
         if events.len() > queued {
             if let Some(oldest) = events.pop_front() {
@@ -50,15 +80,7 @@ pub(crate) fn run(
         }
     }
     stream.synchronize()?;
-    let timeline = match timeline {
-        Some(timeline) => Some(timeline.report(&stream)?),
-        None => None,
-    };
-    Ok(Throughput {
-        launches: ends.launches,
-        launches_per_second: ends.rate(),
-        timeline,
-    })
+    Ok(ends)
 }
 
 /// Counts the launches in a window, from the first end to the last, so that only whole launches
@@ -95,6 +117,14 @@ impl Ends {
                 self.launches += 1;
                 self.last = now;
             }
+        }
+    }
+
+    fn throughput(&self, timeline: Option<timeline::Report>) -> Throughput {
+        Throughput {
+            launches: self.launches,
+            launches_per_second: self.rate(),
+            timeline,
         }
     }
 

@@ -4,7 +4,7 @@
 
 use crate::gpu::{Gpu, Stamp};
 use crate::latency::{Arrivals, Bursts, Window};
-use crate::{barrier, cost, faults, memory};
+use crate::{barrier, copies, cost, faults, memory};
 use anyhow::{ensure, Result};
 use clap::{Args, Parser, Subcommand};
 use std::time::Duration;
@@ -26,6 +26,18 @@ pub(crate) enum Workload {
     Serve,
     /// Launch random grids, and check each by a dependent kernel and on the host
     Exact(Exact),
+    /// Copy random bytes to the device, on it and back, in lines and whole, and check them
+    Copies {
+        /// Seed of the random copies
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Rounds of three copies
+        #[arg(long, default_value_t = 200)]
+        rounds: u32,
+        /// Most bytes of a copy, in MiB
+        #[arg(long, default_value_t = 64)]
+        mib: usize,
+    },
     /// Fork, and execute children that report their SMs, between exact launches
     Family {
         /// Children of each kind
@@ -161,6 +173,8 @@ pub(crate) enum Workload {
         /// Use a stream of the highest priority
         #[arg(long)]
         high_priority: bool,
+        #[command(flatten)]
+        copy: CopyArgs,
     },
     /// Run a best-effort loop: launches queued back to back
     BestEffort {
@@ -172,8 +186,10 @@ pub(crate) enum Workload {
         #[command(flatten)]
         time: Time,
         /// Report how many blocks ended when
-        #[arg(long)]
+        #[arg(long, conflicts_with = "copy")]
         timeline: bool,
+        #[command(flatten)]
+        copy: CopyArgs,
     },
 }
 
@@ -250,6 +266,16 @@ impl ArrivalsArgs {
             }),
         }
     }
+}
+
+#[derive(Args)]
+pub(crate) struct CopyArgs {
+    /// Copy between the device and pinned memory of the host, in place of launching
+    #[arg(long, value_enum)]
+    pub(crate) copy: Option<copies::Direction>,
+    /// Bytes of a copy
+    #[arg(long, default_value_t = 1 << 20, requires = "copy")]
+    pub(crate) bytes: usize,
 }
 
 #[derive(Args)]

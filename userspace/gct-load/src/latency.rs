@@ -2,10 +2,12 @@
 
 //! Runs the latency-critical loop, and defines the window in which loops measure.
 
-use crate::gpu::{Gpu, Stamp};
+use crate::gpu::Gpu;
 use anyhow::{ensure, Result};
+use cudarc::driver::CudaStream;
 use fastrand::Rng;
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The latencies of a latency-critical loop, in microseconds.
@@ -118,10 +120,10 @@ impl Schedule {
     }
 }
 
-/// Launches at each arrival and waits for the end.
+/// Submits work by `launch` at each arrival and waits for its end.
 pub(crate) fn critical(
     gpu: &Gpu,
-    stamp: &mut Stamp,
+    mut launch: impl FnMut(&Arc<CudaStream>) -> Result<()>,
     arrivals: Arrivals,
     window: Window,
     high_priority: bool,
@@ -134,7 +136,7 @@ pub(crate) fn critical(
         if Instant::now() >= begin {
             break;
         }
-        gpu.launch_stamp(&stream, stamp)?;
+        launch(&stream)?;
         stream.synchronize()?;
     }
     let mut schedule = Schedule::new(arrivals, Instant::now());
@@ -149,7 +151,7 @@ pub(crate) fn critical(
             // More launches have arrived than could be served.
             break;
         }
-        gpu.launch_stamp(&stream, stamp)?;
+        launch(&stream)?;
         stream.synchronize()?;
         let ended = Instant::now();
         if ended >= begin {

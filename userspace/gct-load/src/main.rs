@@ -10,6 +10,7 @@ mod attributes;
 mod barrier;
 mod best_effort;
 mod cli;
+mod copies;
 mod cost;
 mod exact;
 mod family;
@@ -27,6 +28,7 @@ mod watch;
 use anyhow::{bail, ensure, Result};
 use clap::Parser;
 use cli::{Cli, Exact, Workload};
+use copies::Copy;
 use gpu::Gpu;
 use serde_json::to_string;
 use std::process::ExitCode;
@@ -61,6 +63,12 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
     match workload {
         Workload::Serve => bail!("serve cannot run within serve"),
         Workload::Exact(exact) => run_exact(gpu, &exact),
+        Workload::Copies { seed, rounds, mib } => {
+            let report = copies::exact(gpu, seed, rounds, mib)?;
+            let line = to_string(&report)?;
+            ensure!(report.wrong == 0, "some bytes are wrong: {line}");
+            Ok(line)
+        }
         Workload::Family { children } => Ok(to_string(&family::run(gpu, children)?)?),
         Workload::Device => Ok(to_string(&gpu.device()?)?),
         Workload::Tpcs { bits } => tpcs::present(gpu, bits),
@@ -143,11 +151,18 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             arrivals,
             time,
             high_priority,
+            copy,
         } => {
-            let mut stamp = grid.stamp(gpu)?;
-            let arrivals = arrivals.arrivals();
-            let latency =
-                latency::critical(gpu, &mut stamp, arrivals, time.window(), high_priority)?;
+            let (arrivals, window) = (arrivals.arrivals(), time.window());
+            let latency = if let Some(direction) = copy.copy {
+                let mut copy = Copy::new(direction, copy.bytes)?;
+                let launch = |stream: &_| copy.submit(stream);
+                latency::critical(gpu, launch, arrivals, window, high_priority)?
+            } else {
+                let mut stamp = grid.stamp(gpu)?;
+                let launch = |stream: &_| gpu.launch_stamp(stream, &mut stamp);
+                latency::critical(gpu, launch, arrivals, window, high_priority)?
+            };
             Ok(to_string(&latency)?)
         }
         Workload::BestEffort {
@@ -155,9 +170,15 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             queued,
             time,
             timeline,
+            copy,
         } => {
-            let mut stamp = grid.stamp(gpu)?;
-            let done = best_effort::run(gpu, &mut stamp, queued, time.window(), timeline)?;
+            let done = if let Some(direction) = copy.copy {
+                let mut copy = Copy::new(direction, copy.bytes)?;
+                best_effort::copies(gpu, &mut copy, queued, time.window())?
+            } else {
+                let mut stamp = grid.stamp(gpu)?;
+                best_effort::run(gpu, &mut stamp, queued, time.window(), timeline)?
+            };
             Ok(to_string(&done)?)
         }
     }
