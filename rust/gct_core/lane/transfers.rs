@@ -5,15 +5,16 @@
 //! ```text
 //! entries = the tenant's words up to a copy | piece 0 | piece 1 | .. | its words up to the next copy
 //!           | .. | the words behind the last copy
-//! frame   = words of piece 0 | words of piece 1 | ..        piece i is in slot i % SLOTS
+//! frame   = words of piece 0 | words of piece 1 | .. | words of the last piece
+//!           piece i is in slot i % SLOTS, the last one in a slot of its own
 //! ```
 //!
 //! The words of a piece are written when it is released, so its length follows the rate of that
 //! moment. A piece writes the done word of its slot when it has ended; a slot is used again after
 //! that. The tenant's words stay where they are.
 //!
-//! A segment is cut if its copies are predicted to take longer than the target, and its own last
-//! release is behind them. That release frees the frame.
+//! A segment is cut if its copies are predicted to take longer than the target, or have no release
+//! behind them that shows their end. The end of the last piece frees the frame.
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, Reach, Submission};
@@ -31,8 +32,8 @@ use crate::submit::transfer::{Progress, PIECE_WORDS_MAX};
 use crate::units::{Ns, Sat, Va};
 use core::num::Wrapping;
 
-/// The slots of a frame that pieces use in turn.
-const SLOTS: u32 = ATOMS_MAX;
+/// The slots of a frame that pieces use in turn. The last piece has the one behind them.
+const SLOTS: u32 = ATOMS_MAX - 1;
 
 /// A segment with copies and without launches.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl<V: Copy + 'static> Cut<V> {
         }
     }
 
-    /// Returns the slot of the next piece.
+    /// Returns the slot that the next piece has unless it is the last one.
     fn slot(&self) -> u32 {
         self.pieces.0.checked_rem(SLOTS).unwrap_or(0)
     }
@@ -110,16 +111,20 @@ impl<V: Copy + 'static> Cut<V> {
         entry.encode()
     }
 
-    /// Releases the next piece, `most` bytes at most. Returns its entry and its bytes.
+    /// Releases the next piece, `most` bytes at most. Returns its entry, its bytes and its end.
     fn release_piece(
         &mut self,
         tracker: &Tracker,
         most: u64,
         memory: &impl Words<View = V>,
-    ) -> Option<(u64, u64)> {
-        let transfer = tracker.transfers().get(self.transfer)?.as_ref()?;
+    ) -> Option<(u64, u64, Fence<V>)> {
+        let (transfer, behind) = tracker.transfers().get(self.transfer..)?.split_first()?;
+        let transfer = transfer.as_ref()?;
         let piece = transfer.piece(self.progress, most);
-        let slot = self.slot();
+        let slot = match piece.next.is_none() && behind.is_empty() {
+            true => SLOTS,
+            false => self.slot(),
+        };
         let mut words = [0; PIECE_WORDS_MAX];
         let done = (self.done.va_of(slot), self.done.payload);
         let count = transfer.write(&piece, done, &mut words)?;
@@ -144,7 +149,7 @@ impl<V: Copy + 'static> Cut<V> {
             words: count as u32,
             ..self.segment
         });
-        Some((entry.encode(), piece.bytes()))
+        Some((entry.encode(), piece.bytes(), self.end_of(slot)))
     }
 }
 
@@ -180,16 +185,15 @@ impl<V: Copy + 'static> Transfers<V> {
         let Some(cut) = &mut self.cut else {
             return (self.entry, self.submission, true);
         };
-        let slot = cut.slot();
         let piece = match cut.next(&stream.tracker) {
             Part::Piece => cut.release_piece(&stream.tracker, stream.rate.piece(target), memory),
             Part::Words(_) => None,
         };
-        if let Some((entry, bytes)) = piece {
+        if let Some((entry, bytes, end)) = piece {
             let submission = Submission {
                 bytes,
                 predicted: stream.rate.time(bytes),
-                ..opaque_submission(cut.end_of(slot))
+                ..opaque_submission(end)
             };
             return (entry, Some(submission), cut.at >= cut.segment.words);
         }
@@ -218,11 +222,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         let release = stream.tracker.transfer_release();
         let fence = release.and_then(|it| fence_at(round.memory, it.va, it.payload));
-        let cut = match self.target() {
-            target if stream.rate.cuts(bytes, target) => {
-                fence.and_then(|fence| self.cut(segment, fence, stream, round))
-            }
-            _ => None,
+        let cuts = stream.rate.cuts(bytes, self.target(), fence.is_some());
+        let cut = if cuts {
+            self.cut(segment, stream, round)
+        } else {
+            None
         };
         Some(Next::Transfers(Transfers {
             entry,
@@ -240,7 +244,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     fn cut<W: Words>(
         &mut self,
         segment: Segment,
-        fence: Fence<W::View>,
         stream: &Stream<S>,
         round: &mut Round<'_, S, W>,
     ) -> Option<Cut<W::View>> {
@@ -250,15 +253,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return None;
         }
         let scratch = round.scratch.as_deref_mut()?;
-        let held = scratch.frame(round.memory).filter(|frame| {
-            let holds = frame.is_read_only() == round.copies.is_some();
-            holds && scratch.hold(round.memory, frame, fence, None)
-        });
-        add(&mut self.counters.crowded, u64::from(held.is_none()));
-        add(&mut self.counters.cut, u64::from(held.is_some()));
-        let frame = held?;
+        let frame = scratch.frame(round.memory);
+        let frame = frame.filter(|frame| frame.is_read_only() == round.copies.is_some());
+        add(&mut self.counters.crowded, u64::from(frame.is_none()));
+        let frame = frame?;
         self.splits = self.splits.wrapping_add(1);
-        Some(Cut {
+        let cut = Cut {
             segment,
             frame,
             done: frame.done_words(self.splits),
@@ -266,6 +266,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             transfer: 0,
             progress: Progress::default(),
             pieces: Wrapping(0),
+        };
+        let last = cut.end_of(SLOTS);
+        // Make the word differ from the payload that the last piece will write.
+        round.memory.store(&last.view, last.index, !last.number);
+        scratch.hold(round.memory, &frame, last, None).then(|| {
+            add(&mut self.counters.cut, 1);
+            cut
         })
     }
 }

@@ -6,7 +6,7 @@
 //! rate  = ASSUMED                                      # of a new channel
 //! rate  = max(rate * 15/16, bytes / (time + error))    # when a piece of the channel has ended
 //! piece = rate * target / 2, in units of PIECE_MIN     # two are in flight
-//! cut   = a copy of more than two pieces
+//! cut   = a copy of more than two pieces, or of PIECE_MIN whose end nothing else shows
 //! ```
 //!
 //! `target` is that of [`pace`](super::pace). A channel copies in one direction, so each has a rate
@@ -55,9 +55,13 @@ impl Rate {
         bytes.clamp(PIECE_MIN, PIECE_MAX) & !(PIECE_MIN - 1)
     }
 
-    /// Returns whether a copy of `bytes` is cut.
-    pub fn cuts(&self, bytes: u64, target: Ns) -> bool {
-        bytes > self.piece(target).saturating_mul(2)
+    /// Returns whether a copy of `bytes` is cut. `shows` says whether the program shows its end.
+    pub fn cuts(&self, bytes: u64, target: Ns, shows: bool) -> bool {
+        let most = match shows {
+            true => self.piece(target).saturating_mul(2),
+            false => PIECE_MIN,
+        };
+        target > Ns(0) && bytes > most
     }
 
     /// Learns from a piece that took `time`, or up to `error` longer.
@@ -83,8 +87,12 @@ mod tests {
         let piece = rate.piece(target);
         assert_eq!(piece, 1_250_000 / PIECE_MIN * PIECE_MIN);
         assert_eq!(rate.time(50_000_000), Ns(1_000_000));
-        assert!(rate.cuts(2 * piece + 1, target) && !rate.cuts(2 * piece, target));
-        assert!(!rate.cuts(u64::MAX, Ns(0)), "without a target");
+        let cuts = |bytes, shows| rate.cuts(bytes, target, shows);
+        assert!(cuts(2 * piece + 1, true) && !cuts(2 * piece, true));
+        assert!(cuts(PIECE_MIN + 1, false) && !cuts(PIECE_MIN, false));
+        for shows in [false, true] {
+            assert!(!rate.cuts(u64::MAX, Ns(0), shows), "without a target");
+        }
     }
 
     /// Checks that a look that saw two ends at once does not make the rate infinite, and that one

@@ -12,7 +12,7 @@ use gct_model::{GuestMemory, Order};
 
 const FROM: u64 = 0x40_0000_0100;
 const TO: u64 = 0x41_0000_0300;
-const BYTES: usize = (5 << 20) + 12_345;
+pub(crate) const BYTES: usize = (5 << 20) + 12_345;
 
 /// Returns how many bytes of a new channel may be in flight.
 fn at_once() -> usize {
@@ -27,7 +27,7 @@ fn paced() -> LaunchLimits {
 }
 
 /// Returns a copy as libcuda submits it: the copy, and a release behind it.
-fn copy(bytes: usize, release: u64, payload: u32) -> Vec<u32> {
+pub(crate) fn copy(bytes: usize, release: u64, payload: u32) -> Vec<u32> {
     let halves = |va: u64| [(va >> 32) as u32, va as u32];
     let [[from_upper, from], [to_upper, to], [upper, lower]] = [FROM, TO, release].map(halves);
     vec![
@@ -169,6 +169,33 @@ fn copies_follow_each_other_and_end_whole_without_their_limit() {
     assert_eq!(entries, 2, "the rest of the copy, and the words behind it");
     copies.run(20);
     copies.check(13);
+}
+
+/// Checks that a copy is cut whose segment shows no end, because that is in a later one; and that
+/// its frames are free again.
+#[test]
+fn a_copy_that_another_segment_ends_is_cut() {
+    let mut copies = Copies::new(paced());
+    let release = core::ptr::from_ref(copies.bench.release_word(0)) as u64;
+    for payload in 1..=12 {
+        let words = copy(BYTES, release, payload);
+        let (long, end) = words.split_at(9);
+        // The registers must be known where the copy stands.
+        let long = [&end[..4], long].concat();
+        copies.bench.submit(&long, 0);
+        copies.bench.submit(end, 4096);
+        copies.bench.work();
+        while copies.bench.step() {
+            copies.bench.pass(20_000);
+        }
+        assert!(copies.arrived() <= at_once() && copies.released() < payload);
+        copies.run(120);
+        copies.check(payload);
+        let nothing = vec![0; BYTES];
+        copies.bench.machine.memory().write(TO, &nothing).unwrap();
+    }
+    assert_eq!(copies.bench.governor.counters().cut, 12);
+    assert_eq!(copies.bench.governor.counters().crowded, 0);
 }
 
 /// Checks that more pieces follow each other than a frame has slots: lines of one source.
