@@ -2,7 +2,7 @@
 
 //! Tests the whole way from a submission to a simulated GPU.
 
-mod copies;
+pub(crate) mod copies;
 mod graph;
 mod paced;
 

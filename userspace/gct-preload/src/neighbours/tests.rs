@@ -2,6 +2,7 @@
 
 //! Tests a tenant on a simulated GPU beside a neighbour whose pulse the test beats.
 
+mod copies;
 mod shares;
 
 use super::GpuPeers;
