@@ -10,6 +10,7 @@ use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{QmdCall, Source, Tracker};
+use gct_core::submit::transfer::{Progress, PIECE_WORDS_MAX};
 
 /// Maximum number of calls of one segment that are checked.
 const TABLE: usize = 64;
@@ -52,6 +53,32 @@ fn check_found(words: &[u32], found: &[QmdCall]) {
     }
 }
 
+/// Divides the transfers of a segment of `words` words: they follow each other, each piece moves on
+/// and fits, and all bytes are in one.
+fn check_transfers(words: usize, tracker: &Tracker, most: u64) {
+    /// Transfers of more pieces are not followed to their end.
+    const PIECES_MAX: usize = 64;
+    let mut at = 0;
+    for transfer in tracker.transfers().iter().flatten() {
+        assert!(at <= transfer.at && transfer.at < transfer.end);
+        at = transfer.end;
+        let (mut next, mut bytes) = (Some(Progress::default()), 0u64);
+        for _ in 0..PIECES_MAX {
+            let Some(progress) = next else { break };
+            let piece = transfer.piece(progress, most);
+            assert!(piece.bytes() > 0 && piece.bytes() <= most.max(1));
+            bytes += piece.bytes();
+            let mut room = [0; PIECE_WORDS_MAX];
+            assert!(transfer.write(&piece, (SLOT_VA, 1), &mut room).is_some());
+            assert_ne!(piece.next, Some(progress));
+            next = piece.next;
+        }
+        assert!(bytes <= transfer.bytes());
+        assert!(next.is_some() || bytes == transfer.bytes());
+    }
+    assert!(at as usize <= words);
+}
+
 /// Scans two segments of one channel, cut anywhere: no index lies outside, and nothing panics.
 pub fn scan(data: &[u8]) {
     let (choice, words) = split_off(data);
@@ -63,6 +90,7 @@ pub fn scan(data: &[u8]) {
         let scan = tracker.scan(part, &mut found, &mut counters);
         assert!(scan.found <= TABLE);
         check_found(part, &found[..scan.found]);
+        check_transfers(part.len(), &tracker, u64::from(choice) << (choice & 15));
     }
     assert_eq!(counters.segments, 2);
     assert_eq!(counters.words as usize, words.len());
