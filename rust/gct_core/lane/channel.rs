@@ -335,7 +335,15 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        if !waiting.is_ready(round.memory) {
+        let unfetched = match waiting {
+            Next::Transfers(transfers) if round.copies.is_some() => transfers.unfetched_most(),
+            _ => None,
+        };
+        let is_fetched = unfetched.is_none_or(|most| {
+            self.real.read_get(rings);
+            (self.real.pushed_count() - self.real.fetched_count()).0 <= most
+        });
+        if !(is_fetched && waiting.is_ready(round.memory)) {
             governor.wait_for_atoms();
             return false;
         }

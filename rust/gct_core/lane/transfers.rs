@@ -13,6 +13,10 @@
 //! moment. A piece writes the done word of its slot when it has ended; a slot is used again after
 //! that. The tenant's words stay where they are.
 //!
+//! Slots hold QMDs of atoms, too. A tenant may have a frame used again too early, by words that it
+//! writes itself. So pieces lie behind the QMDs, and never change one that the GPU may read. In a
+//! lane with copies a piece is also written only over words that the GPU has fetched.
+//!
 //! A segment is cut if its copies are predicted to take longer than the target, or have no release
 //! behind them that shows their end. The end of the last piece frees the frame.
 
@@ -24,7 +28,7 @@ use super::split::ATOMS_MAX;
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::submit::gpfifo::{Entry, Segment};
-use crate::submit::join::DoneWords;
+use crate::submit::join::{DoneWords, DONE_WORD};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::stats::add;
 use crate::submit::tracker::Tracker;
@@ -34,6 +38,11 @@ use core::num::Wrapping;
 
 /// The slots of a frame that pieces use in turn. The last piece has the one behind them.
 const SLOTS: u32 = ATOMS_MAX - 1;
+
+/// The word of a slot at which a piece begins: behind the QMD and its done word.
+const PIECE_AT: usize = DONE_WORD + 1;
+// CAST: widening.
+const PIECE_BYTES: u64 = 4 * PIECE_AT as u64;
 
 /// A segment with copies and without launches.
 #[derive(Debug)]
@@ -132,7 +141,7 @@ impl<V: Copy + 'static> Cut<V> {
         // Make the word differ from the payload that the piece will write.
         memory.store(&view, index, !self.done.payload);
         // CAST: widening.
-        let at = Wrapping(slot as usize) * Wrapping(SLOT_WORDS);
+        let at = Wrapping(slot as usize) * Wrapping(SLOT_WORDS) + Wrapping(PIECE_AT);
         self.frame.write(memory, at.0, words.get(..count)?);
         match piece.next {
             Some(progress) => self.progress = progress,
@@ -144,7 +153,7 @@ impl<V: Copy + 'static> Cut<V> {
         }
         self.pieces += 1;
         let entry = Entry::Segment(Segment {
-            va: (Va(self.frame.gpu_va) + u64::from(slot) * SLOT_BYTES).get(),
+            va: (Va(self.frame.gpu_va) + u64::from(slot) * SLOT_BYTES + PIECE_BYTES).get(),
             // CAST: some words.
             words: count as u32,
             ..self.segment
@@ -162,6 +171,15 @@ impl<V: Copy + 'static> Transfers<V> {
     /// Returns whether the next entry may be written.
     pub(super) fn is_ready(&self, memory: &impl Words<View = V>) -> bool {
         self.cut.as_ref().is_none_or(|cut| cut.is_ready(memory))
+    }
+
+    /// Returns how many entries of the real ring may not be fetched yet when the next one is
+    /// written: none before the first piece but the words in front of it. `None` for any number.
+    pub(super) fn unfetched_most(&self) -> Option<u32> {
+        self.cut.as_ref().map(|cut| match cut.pieces {
+            Wrapping(0) => u32::from(cut.at > 0),
+            _ => SLOTS - 1,
+        })
     }
 
     /// Returns how long the next entry is predicted to take; 0 if that is unknown.
@@ -277,4 +295,4 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 }
 
-const _: () = assert!(PIECE_WORDS_MAX < SLOT_WORDS);
+const _: () = assert!(PIECE_AT + PIECE_WORDS_MAX <= SLOT_WORDS);

@@ -12,7 +12,7 @@
 //!
 //! Source: `clc8b5.h` of NVIDIA's public headers; the offsets are the same in every copy class.
 
-use super::method::incr;
+use super::method::{immediate, incr};
 use core::num::Wrapping;
 
 /// LAUNCH_DMA.
@@ -68,7 +68,7 @@ const COUNT: usize = 7;
 const SEMAPHORE: usize = 8;
 
 /// The words of the longest piece.
-pub const PIECE_WORDS_MAX: usize = 32;
+pub const PIECE_WORDS_MAX: usize = 31;
 
 /// The registers of a copy engine that decide about a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,7 +325,11 @@ impl Transfer {
         self.write_semaphore(&mut out)?;
         out.burst(LAUNCH_DMA, &[self.launch])?;
         own(&mut out)?;
-        out.burst(LAUNCH_DMA, &[launch::FLUSH | launch::ONE_WORD])?;
+        out.word(immediate(
+            self.subchannel,
+            LAUNCH_DMA,
+            launch::FLUSH | launch::ONE_WORD,
+        ))?;
         self.write_semaphore(&mut out)?;
         let registers = &self.registers;
         let (source, destination) = (registers.pair(IN), registers.pair(OUT));
@@ -375,14 +379,16 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    fn word(&mut self, word: u32) -> Option<()> {
+        *self.to.get_mut(self.at)? = word;
+        self.at = self.at.wrapping_add(1);
+        Some(())
+    }
+
     fn burst(&mut self, method: u16, data: &[u32]) -> Option<()> {
         // CAST: a few words.
         let count = data.len() as u32;
-        let rest = self.to.get_mut(self.at..)?;
-        let (header, rest) = rest.split_first_mut()?;
-        *header = incr(self.subchannel, method, count);
-        rest.get_mut(..data.len())?.copy_from_slice(data);
-        self.at = self.at.wrapping_add(data.len()).wrapping_add(1);
-        Some(())
+        self.word(incr(self.subchannel, method, count))?;
+        data.iter().try_for_each(|word| self.word(*word))
     }
 }
