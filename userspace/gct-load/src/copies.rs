@@ -163,32 +163,41 @@ enum End {
     Device(sys::CUdeviceptr),
 }
 
+impl End {
+    /// Returns its kind, and its address as CUDA has it of each kind.
+    fn parts(&self) -> (CUmemorytype, *mut c_void, sys::CUdeviceptr) {
+        match *self {
+            Self::Host(at) => (CUmemorytype::CU_MEMORYTYPE_HOST, at, 0),
+            Self::Device(at) => {
+                let nowhere = core::ptr::null_mut();
+                (CUmemorytype::CU_MEMORYTYPE_DEVICE, nowhere, at)
+            }
+        }
+    }
+}
+
 /// Copies lines from `from`, where they follow each other, to `to`, or the other way round.
 fn copy(from: (&End, usize), to: (&End, usize), shape: Shape, stream: &CudaStream) -> Result<()> {
-    // SAFETY: all zero is a valid value of this plain structure.
-    let mut what: sys::CUDA_MEMCPY2D = unsafe { core::mem::zeroed() };
-    (what.WidthInBytes, what.Height) = (shape.width, shape.height);
-    (what.srcPitch, what.dstPitch) = (from.1, to.1);
-    match *from.0 {
-        End::Host(at) => {
-            what.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_HOST;
-            what.srcHost = at;
-        }
-        End::Device(at) => {
-            what.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
-            what.srcDevice = at;
-        }
-    }
-    match *to.0 {
-        End::Host(at) => {
-            what.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_HOST;
-            what.dstHost = at;
-        }
-        End::Device(at) => {
-            what.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
-            what.dstDevice = at;
-        }
-    }
+    let (from_kind, from_host, from_device) = from.0.parts();
+    let (to_kind, to_host, to_device) = to.0.parts();
+    let what = sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: from_kind,
+        srcHost: from_host,
+        srcDevice: from_device,
+        srcArray: core::ptr::null_mut(),
+        srcPitch: from.1,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: to_kind,
+        dstHost: to_host,
+        dstDevice: to_device,
+        dstArray: core::ptr::null_mut(),
+        dstPitch: to.1,
+        WidthInBytes: shape.width,
+        Height: shape.height,
+    };
     let bytes = shape.width * shape.height;
     // SAFETY: the caller's ends have the bytes of the shape, and live until it has synchronised.
     succeeded(unsafe {
