@@ -266,8 +266,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Option<Cut<W::View>> {
         let low = stream.fetch.base() == 0 || round.copies.is_some();
-        let plain = !segment.conditional && !segment.subroutine;
-        if stream.tracker.transfers().is_empty() || !(low && plain) {
+        if stream.tracker.transfers().is_empty() || !low || segment.conditional {
             return None;
         }
         let scratch = round.scratch.as_deref_mut()?;

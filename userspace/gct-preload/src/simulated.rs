@@ -234,7 +234,7 @@ impl Bench {
         let segment = Segment {
             va: at as u64,
             words: words.len() as u32,
-            subroutine: false,
+            subroutine: true,
             wait: false,
             conditional: false,
         };
