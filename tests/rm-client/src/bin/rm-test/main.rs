@@ -50,6 +50,7 @@ mod owned;
 mod owned_atoms;
 mod owned_bells;
 mod owned_billed;
+mod owned_copies;
 mod owned_crowded;
 mod owned_ends;
 mod owned_forged;
@@ -193,6 +194,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_bells::TESTS,
         owned_race::TESTS,
         owned_atoms::TESTS,
+        owned_copies::TESTS,
         owned_crowded::TESTS,
         owned_forged::TESTS,
         owned_slots::TESTS,
