@@ -9,6 +9,7 @@
 # gctgroup-docs/safety.md, has failed. Its head says what must happen:
 #
 #   Fails: TEST      this test of rm-test fails; further lines name further tests
+#   Full: TEST       this one of those fails on a GPU whose memory is full
 #   Reports: TEXT    the kernel reports a bug in a line with this text
 #   Host: TEST       this test of gct_core fails on the host
 . "$(dirname "$0")/lib.sh"
@@ -41,27 +42,32 @@ said() {
 	sed -n "/^--- /q; s/^$2: //p" "$1"
 }
 
-# Runs the tests that a patch names, on the mutant's modules. Their programs are not mutated.
+# run_machine FILTER [ARGUMENT...]: runs tests on the mutant's modules, with more arguments for
+# gct-vm. Their programs are not mutated.
 run_machine() {
-	said "$1" Fails | paste -sd, >"$OUT/filter"
+	printf '%s\n' "$1" >"$OUT/filter"
+	shift
 	"$GCT_VM" run --build "$TREE_BUILD" --kernel lean --nv "$NV_SOURCE_VERSION" --variant patched \
 		--gpus 2 --file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" "$FIRMWARE" \
 		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --log "$OUT/log" \
-		--timeout $SECONDS_MAX || true
+		--timeout $SECONDS_MAX "$@" || true
 }
 
 # Ends with an error unless all happens that a patch names.
 expect_failures() {
-	local patch=$1 log=$OUT/log test texts
-	if [ -n "$(said "$patch" Fails)" ]; then
+	local patch=$1 log=$OUT/log test tests full texts
+	: >"$log"
+	tests=$(said "$patch" Fails | paste -sd,)
+	full=$(said "$patch" Full | paste -sd,)
+	[ -z "$tests$full" ] ||
 		NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean "$TREE/ci/kmod.sh" || die "it does not build"
-		run_machine "$patch"
-	fi
+	[ -z "$tests" ] || run_machine "$tests"
+	[ -z "$full" ] || run_machine "full $full" --gpu-arg=--fb=768
 	mapfile -t texts < <(said "$patch" Reports)
 	for test in "${texts[@]}"; do
 		grep -qF "$test" "$log" || die "the kernel does not report $test"
 	done
-	for test in $(said "$patch" Fails); do
+	for test in $(said "$patch" Fails) $(said "$patch" Full); do
 		[ ${#texts[@]} -gt 0 ] || grep -qE "not ok [0-9]+ $test\$" "$log" || die "$test does not fail"
 	done
 	for test in $(said "$patch" Host); do

@@ -153,6 +153,8 @@ pub struct Pool {
     pub(crate) refusals: u64,
     /// Roots of 2 MiB evicted because of `gmem.limit`.
     pub(crate) evictions: Sat<u64>,
+    /// Roots of 2 MiB that a full GPU took although the owner was within `gmem.limit`.
+    pub(crate) taken: Sat<u64>,
     /// A lower `gmem.limit` that is in force and not stored yet.
     pub(crate) trial: Option<Bytes>,
     /// Channels that were allocated with a ring of the driver's.

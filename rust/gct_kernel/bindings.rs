@@ -192,6 +192,7 @@ unsafe extern "C" {
     ) -> u32;
     pub fn gct_uvm_cancel(gpu: *mut kernel::ffi::c_void, account: u32);
     pub fn gct_uvm_evicted(gpu: *mut kernel::ffi::c_void, root: u32);
+    pub fn gct_uvm_instead(gpu: *mut kernel::ffi::c_void, root: u32, tried: u32) -> u32;
     pub fn gct_uvm_shortage(gpu: *mut kernel::ffi::c_void, account: u32, failed: u32) -> u32;
     pub fn gct_uvm_host_charge(
         gpu: *mut kernel::ffi::c_void,

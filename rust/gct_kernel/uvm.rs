@@ -317,6 +317,24 @@ impl Gpu {
         }
     }
 
+    /// Returns the account that gives up a root before one that a full GPU would take next, after
+    /// `tried` others. Returns `None` if that root's owner is not spared, or nobody else can give
+    /// way.
+    pub(crate) fn instead(&self, glue: &Glue, root: RootId, tried: u32) -> Option<Victim> {
+        let holder = self.table.lock().accounts().owner_of(root)?;
+        glue.locked(|state| {
+            if !state.is_spared(holder.file, self.id) {
+                return None;
+            }
+            let gives_way = |other: &Holder| !state.is_spared(other.file, self.id);
+            let victim = self.table.lock().victim(tried, gives_way);
+            if victim.is_none() {
+                state.take_within_limit(holder.file, self.id);
+            }
+            victim
+        })
+    }
+
     /// Returns how long a shortage of an account lasts, after `failed` evictions.
     pub(crate) fn shortage(&self, glue: &Glue, slot: SlotId, failed: u32) -> Shortage {
         let holder = self.table.lock().accounts().owner(slot);

@@ -21,6 +21,7 @@ check_signatures!(
     gct_uvm_reserve,
     gct_uvm_cancel,
     gct_uvm_evicted,
+    gct_uvm_instead,
     gct_uvm_shortage,
     gct_uvm_host_charge,
     gct_uvm_host_uncharge,
@@ -174,6 +175,21 @@ unsafe extern "C" fn gct_uvm_evicted(gpu: *mut c_void, root: u32) {
     if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
         gpu.evicted(&glue, RootId(root));
     }
+}
+
+/// Names the account that gives up a root before another's.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_instead(gpu: *mut c_void, root: u32, tried: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) else {
+        return 0;
+    };
+    let victim = gpu.instead(&glue, RootId(root), tried);
+    victim.map_or(0, |victim| victim.0)
 }
 
 /// Says how long a shortage of an account lasts.

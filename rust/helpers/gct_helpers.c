@@ -40,6 +40,7 @@ EXPORT_SYMBOL_GPL(gct_uvm_settle);
 EXPORT_SYMBOL_GPL(gct_uvm_reserve);
 EXPORT_SYMBOL_GPL(gct_uvm_cancel);
 EXPORT_SYMBOL_GPL(gct_uvm_evicted);
+EXPORT_SYMBOL_GPL(gct_uvm_instead);
 EXPORT_SYMBOL_GPL(gct_uvm_shortage);
 EXPORT_SYMBOL_GPL(gct_uvm_host_charge);
 EXPORT_SYMBOL_GPL(gct_uvm_host_uncharge);

@@ -49,6 +49,47 @@ static uvm_gpu_root_chunk_t *gct_start_eviction(uvm_pmm_gpu_t *pmm, NvU32 victim
 	return root_chunk;
 }
 
+/* Makes a root chunk of the victim the first of @used. Returns false if none can leave. */
+static bool gct_move_first(uvm_pmm_gpu_t *pmm, NvU32 victim, struct list_head *used)
+{
+	NvU32 root;
+
+	uvm_spin_lock(&pmm->list_lock);
+	root = gct_uvm_pick(pmm->gct_gpu, victim, gct_can_leave, pmm);
+	if (root < pmm->root_chunks.count)
+		list_move(&pmm->root_chunks.array[root].chunk.list, used);
+	uvm_spin_unlock(&pmm->list_lock);
+	return root < pmm->root_chunks.count;
+}
+
+/* Returns the used root chunk that PMM evicts next, or GCT_UVM_NO_ROOT. */
+static NvU32 gct_next_used(uvm_pmm_gpu_t *pmm, struct list_head *unused, struct list_head *used)
+{
+	uvm_gpu_chunk_t *first;
+	NvU32 root = GCT_UVM_NO_ROOT;
+	int zero;
+
+	uvm_spin_lock(&pmm->list_lock);
+	first = list_first_chunk(unused);
+	for (zero = 0; zero < UVM_PMM_LIST_ZERO_COUNT && !first; zero++)
+		first = list_first_chunk(find_free_list(pmm, UVM_PMM_GPU_MEMORY_TYPE_USER,
+							UVM_CHUNK_SIZE_MAX, zero));
+	if (!first && (first = list_first_chunk(used)))
+		root = root_chunk_index(pmm, root_chunk_from_chunk(pmm, first));
+	uvm_spin_unlock(&pmm->list_lock);
+	return root;
+}
+
+void uvm_gct_order_used(uvm_pmm_gpu_t *pmm, struct list_head *unused, struct list_head *used)
+{
+	const NvU32 root = gct_next_used(pmm, unused, used);
+	NvU32 victim, tried = 0;
+
+	do {
+		victim = root == GCT_UVM_NO_ROOT ? 0 : gct_uvm_instead(pmm->gct_gpu, root, tried++);
+	} while (victim != 0 && !gct_move_first(pmm, victim, used));
+}
+
 /*
  * Evicts a root chunk of the victim (gct_uvm_reserve), which then is free. Returns
  * NV_ERR_BUSY_RETRY if none can leave now, and NV_ERR_NO_MEMORY if the host has no

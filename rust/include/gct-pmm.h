@@ -13,6 +13,12 @@
 void uvm_gct_evict_for_thread(uvm_gpu_t *gpu);
 
 /*
+ * Makes the root chunk the first of @used that a full GPU evicts next. @unused ones and
+ * free ones leave before. PMM's lock is held.
+ */
+void uvm_gct_order_used(uvm_pmm_gpu_t *pmm, struct list_head *unused, struct list_head *used);
+
+/*
  * Evicts a root chunk of a victim on a GPU: gct_uvm_operations.evict. No lock of UVM is
  * held.
  */

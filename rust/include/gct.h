@@ -223,6 +223,11 @@ void gct_serve_file(void *file);
  * gct_uvm_cancel() takes a charge back for which no gct_uvm_take() follows.
  * gct_uvm_evicted() counts a root chunk, which still has its holder. Context: as above.
  *
+ * gct_uvm_instead() names an account that gives up a root chunk before @root, which a
+ * full GPU would evict next: if the holder of @root is within a gmem.limit, one that has
+ * none or is beyond it. @tried such accounts before could give up nothing. It returns 0
+ * if @root is to go. Context: as above.
+ *
  * gct_uvm_shortage() says how long a shortage of an account lasts for which
  * gct_uvm_reserve() has no victim any more: GCT_UVM_PASSING, GCT_UVM_RENEWED if all
  * victims are to be tried again, or GCT_UVM_LASTING. @failed counts evictions that found
@@ -258,6 +263,7 @@ void gct_uvm_settle(void *gpu, uint32_t account);
 uint32_t gct_uvm_reserve(void *gpu, uint32_t account, uint32_t tried, uint32_t *victim);
 void gct_uvm_cancel(void *gpu, uint32_t account);
 void gct_uvm_evicted(void *gpu, uint32_t root);
+uint32_t gct_uvm_instead(void *gpu, uint32_t root, uint32_t tried);
 uint32_t gct_uvm_shortage(void *gpu, uint32_t account, uint32_t failed);
 uint64_t gct_uvm_host_charge(void *gpu, uint32_t account, uint64_t bytes, uint32_t for_owner);
 void gct_uvm_host_uncharge(uint64_t charge, uint64_t bytes);

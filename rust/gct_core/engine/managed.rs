@@ -11,6 +11,8 @@
 //! try_recharge_managed  the account is about to grow. Returns whose limit is in the way
 //!     may_give_way      whether an account's memory is evicted for that owner
 //!     evicted           2 MiB of it were
+//! is_spared             whether others give way first when the GPU is full
+//!     take_within_limit nobody else can, and 2 MiB of it do
 //! trial_begin           a lower limit is in force, and is not stored yet
 //!     exceeds_limit_of  whether memory has to be evicted
 //! trial_end             then the limit is written, or has failed
@@ -23,9 +25,9 @@ use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, Owner, ProcKey, Scope};
 use crate::iface::value::Value;
 use crate::iface::File;
-use crate::records::Payer;
+use crate::records::{Payer, Pool};
 use crate::state::State;
-use crate::units::Bytes;
+use crate::units::{Bytes, Sat};
 
 impl State<'_> {
     /// Returns the process that opened a file.
@@ -107,12 +109,34 @@ impl State<'_> {
 
     /// Counts 2 MiB of a file's process that were evicted for a limit.
     pub fn evicted(&mut self, file: FileId, gpu: GpuId) {
+        self.count_root(file, gpu, |pool| &mut pool.evictions);
+    }
+
+    /// Returns whether the memory of a file's process stays while others can give way to a full
+    /// GPU: it or its group has a limit, and neither is beyond one.
+    pub fn is_spared(&self, file: FileId, gpu: GpuId) -> bool {
+        let Some(file) = self.files.get(&file) else {
+            return false;
+        };
+        let owners = self.owners_of(file.proc).into_iter().flatten();
+        let mut pools = owners.filter_map(|owner| self.pools.get(&(owner, gpu)));
+        let is_limited = pools.clone().any(|pool| pool.memory_limit().is_some());
+        is_limited && !pools.any(|pool| pool.is_over(Bytes(0)))
+    }
+
+    /// Counts 2 MiB of a file's process that a full GPU takes although it is within its limits.
+    pub fn take_within_limit(&mut self, file: FileId, gpu: GpuId) {
+        self.count_root(file, gpu, |pool| &mut pool.taken);
+    }
+
+    /// Counts a root in the pools of a file's process and of its group.
+    fn count_root(&mut self, file: FileId, gpu: GpuId, count: fn(&mut Pool) -> &mut Sat<u64>) {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return;
         };
         for owner in self.owners_of(proc).into_iter().flatten() {
             if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
-                pool.evictions += 1;
+                *count(pool) += 1;
             }
         }
     }

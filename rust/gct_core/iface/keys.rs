@@ -118,6 +118,12 @@ pub const KEYS: &[Key] = &[
         "Roots of 2 MiB of managed memory that were evicted to the host because of `gmem.limit`.",
     ),
     key(
+        File::GmemEvents,
+        "pressure",
+        Some(Feature::GmemEvict),
+        "Roots of 2 MiB of managed memory within `gmem.limit` that were chosen for eviction because the GPU was full and everybody else was within a limit, too.",
+    ),
+    key(
         File::GpuWorkerStat,
         "cpu_usec",
         Some(Feature::ChannelOwned),

@@ -154,6 +154,12 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("evicted"),
         "Roots of 2 MiB of managed memory that were evicted because of the memory limit.",
     ),
+    counter(
+        "memory_pressure",
+        File::GmemEvents,
+        From::Key("pressure"),
+        "Roots of 2 MiB of managed memory within the memory limit that a full GPU took.",
+    ),
     gauge(
         ("memory_pageable", ""),
         File::GmemPageable,

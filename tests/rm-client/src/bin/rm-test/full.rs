@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 pub(crate) const TESTS: &[Test] = &[
     ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
     ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
+    ("full_gpu_spares_who_is_within_a_limit", spared),
+    ("full_gpu_of_limits_beyond_it_counts_pressure", pressed),
     (
         "full_gpu_ends_the_channel_alone_that_needs_memory",
         accounts::alone,
@@ -116,5 +118,67 @@ fn for_a_limit() -> Outcome {
     range.check(1)?;
     more.check(2)?;
     drop((range, more));
+    finish(hog)
+}
+
+/// Forks a process without a limit that moves managed memory to the GPU, at its one step.
+fn stranger() -> Result<Child, Stop> {
+    let mut child = Child::fork(|parent: &mut Parent| {
+        let session = session()?;
+        parent.step()?;
+        let range = Range::new(&session, START, 16 * ROOT)?;
+        range.write(2);
+        range.migrate(&session)?;
+        parent.step()?;
+        range.check(2)?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// Whoever has no limit gives way to others that have none. Memory within a limit stays, although
+/// it was used longest ago.
+fn spared() -> Outcome {
+    let session = session()?;
+    let mut stranger = stranger()?;
+    let limit = current(&me())? + 8 * ROOT as u64;
+    set(&me(), LIMIT, &limit.to_string())?;
+    let range = Range::new(&session, START, 8 * ROOT)?;
+    range.write(1);
+    range.migrate(&session)?;
+    let (_group, hog) = filled()?;
+    same("while the GPU was filled", shown(&me())?, 8 * ROOT)?;
+    let had = shown("full")?;
+    stranger.next().during("a migration")?;
+    holds("the one without a limit", shown("full")? < had)?;
+    same("within the limit", shown(&me())?, 8 * ROOT)?;
+    same("pressure", events(&me(), "pressure")?, 0)?;
+    same("of the other", events("full", "pressure")?, 0)?;
+    range.check(1)?;
+    drop(range);
+    stranger.next().during("its content")?;
+    stranger.go()?;
+    stranger.finish()?;
+    finish(hog)
+}
+
+/// Limits that are more than the GPU has in all are no claim to it: then what was used longest ago
+/// leaves, which its owner's counter shows.
+fn pressed() -> Outcome {
+    let session = session()?;
+    let limit = current(&me())? + 24 * ROOT as u64;
+    set(&me(), LIMIT, &limit.to_string())?;
+    let (_group, hog) = filled()?;
+    set("full", LIMIT, &(2 * ALL).to_string())?;
+    let range = Range::new(&session, START, 16 * ROOT)?;
+    range.write(1);
+    range.migrate(&session)?;
+    same("on the GPU", shown(&me())?, 16 * ROOT)?;
+    holds("pressure", events("full", "pressure")? >= 8)?;
+    same("own pressure", events(&me(), "pressure")?, 0)?;
+    same("for a limit", events("full", "evicted")?, 0)?;
+    range.check(1)?;
+    drop(range);
     finish(hog)
 }
