@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Tests that nobody reads what was another's: a process fills memory of every kind with a pattern,
-//! and loses it in every way. A neighbour allocates memory in every way, and must not find the
-//! pattern.
+//! and loses it in every way. With it go its page tables, which nvidia-uvm and the resource manager
+//! have filled. A neighbour allocates memory in every way, and must find zeros: it reads by the CPU
+//! and by launches, through address spaces of managed memory and through external mappings.
 
 use crate::gmem::{current, LIMIT};
 use crate::limits::set;
-use crate::managed::{session, shown, Range, PAGE, ROOT, START};
+use crate::managed::{session, shown, uvm, Range, PAGE, ROOT, START};
 use crate::process::{Child, Parent};
 use crate::replayable::{pages, run, toucher};
 use crate::tree::{eventually, Group};
@@ -32,6 +33,8 @@ const LOOKED_AT: usize = 96 * ROOT;
 const STRIDE: usize = ROOT / 4;
 /// Bytes that it looks at where each page costs a fault or a call.
 const FEW: usize = 2 * MANAGED;
+/// Where the neighbour has memory of the resource manager mapped for launches.
+const EXTERNAL: u64 = START as u64 + (1 << 36);
 /// Bytes of a range that has a part of a root.
 const SMALL: usize = 16 * PAGE;
 
@@ -92,27 +95,38 @@ fn fill(parent: &mut Parent) -> Outcome {
     parent.step()
 }
 
-/// Looks for the pattern in memory of every kind, at each step.
+/// Looks for anything in new memory of every kind, at each step.
 fn look(parent: &mut Parent) -> Outcome {
     parent.step()?;
     let mut toucher = toucher()?;
     parent.step()?;
     loop {
         look_in_managed(&mut toucher)?;
-        let session = toucher.session();
         let mut kept = Vec::new();
         for _ in 0..4 {
-            for (name, memory, mapping) in pinned(session)? {
+            for (name, memory, mapping) in pinned(toucher.session())? {
+                look_by_a_launch(&mut toucher, memory).during(&name)?;
                 look_at(&name, &mapping, PINNED, PAGE)?;
                 kept.push((memory, mapping));
             }
         }
         for (memory, mapping) in kept {
             drop(mapping);
-            session.gpu().client().free(memory)?;
+            toucher.session().gpu().client().free(memory)?;
         }
         parent.step()?;
     }
+}
+
+/// Has a launch read memory of the resource manager, which nvidia-uvm maps for it.
+fn look_by_a_launch(toucher: &mut Toucher, memory: Handle) -> Outcome {
+    let session = toucher.session();
+    uvm(session)?
+        .map(session.gpu(), memory, EXTERNAL, PINNED as u64)
+        .during("external mapping")?;
+    run(toucher, &[pages(EXTERNAL as usize, PINNED, None)])?;
+    same("what a launch reads there", toucher.sum(0), 0)?;
+    Ok(uvm(toucher.session())?.free(EXTERNAL, PINNED as u64)?)
 }
 
 /// Looks for anything in new managed memory, at each step.
@@ -155,11 +169,11 @@ fn look_in_managed(toucher: &mut Toucher) -> Outcome {
 
 fn look_at(name: &str, mapping: &Mapping, length: usize, stride: usize) -> Outcome {
     let word = |page: &usize| mapping.u64(*page).load(Ordering::Relaxed);
-    match (0..length)
-        .step_by(stride)
-        .find(|page| word(page) == PATTERN)
-    {
-        Some(page) => Err(failed(format!("{name} has the pattern at {page:#x}"))),
+    match (0..length).step_by(stride).find(|page| word(page) != 0) {
+        Some(page) => Err(failed(format!(
+            "{name} has {:#x} at {page:#x}",
+            word(&page)
+        ))),
         None => Ok(()),
     }
 }
