@@ -30,11 +30,11 @@ pub(crate) const WITHOUT_LIMITS: &str = "charged_beyond_the_cgroup_is_counted_wi
 const MOUNT: &str = "/sys/fs/cgroup";
 
 /// A memory cgroup, removed on drop.
-struct Cgroup(String);
+pub(crate) struct Cgroup(String);
 
 impl Cgroup {
     /// Creates a cgroup, and mounts cgroup v2 if needed. Skips if the kernel lacks memory cgroups.
-    fn new(name: &str) -> Result<Self, Stop> {
+    pub(crate) fn new(name: &str) -> Result<Self, Stop> {
         if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {
             fs::create_dir_all(MOUNT)?;
             mount(c"cgroup2", c"/sys/fs/cgroup").during("mount cgroup2")?;
@@ -51,7 +51,7 @@ impl Cgroup {
     }
 
     /// Moves this process into the cgroup.
-    fn enter(&self) -> io::Result<()> {
+    pub(crate) fn enter(&self) -> io::Result<()> {
         fs::write(self.file("cgroup.procs"), "0")
     }
 
@@ -61,12 +61,22 @@ impl Cgroup {
         tree::value(&stat, "slab").ok_or_else(|| failed(format!("no slab in {stat:?}")))
     }
 
-    /// Limits the cgroup to the memory that it has now.
-    fn stop_growth(&self) -> Outcome {
+    /// Returns the bytes that are charged to the cgroup.
+    pub(crate) fn current(&self) -> Result<u64, Stop> {
         let now = fs::read_to_string(self.file("memory.current"))?;
-        let now: u64 = now.trim().parse().map_err(|_| failed(now.clone()))?;
+        now.trim().parse().map_err(|_| failed(now.clone()))
+    }
+
+    /// Returns how many of its processes were killed for lack of memory.
+    pub(crate) fn killed(&self) -> Result<u64, Stop> {
+        let events = fs::read_to_string(self.file("memory.events"))?;
+        tree::value(&events, "oom_kill").ok_or_else(|| failed(format!("no kills in {events:?}")))
+    }
+
+    /// Limits the cgroup to the memory that it has now.
+    pub(crate) fn stop_growth(&self) -> Outcome {
         // A little less, because the kernel has charged some pages in advance.
-        let most = now.saturating_sub(64 << 10).to_string();
+        let most = self.current()?.saturating_sub(64 << 10).to_string();
         Ok(fs::write(self.file("memory.max"), most)?)
     }
 

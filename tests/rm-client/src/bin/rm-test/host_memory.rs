@@ -4,6 +4,7 @@
 //! `hmem.limit`. Memory that the CPU wrote first has its host memory already, so most tests here
 //! populate ranges on the GPU.
 
+use crate::charged::Cgroup;
 use crate::gmem::{current, is_refused, number, LIMIT};
 use crate::gpus::me;
 use crate::limits::{path, set};
@@ -22,6 +23,11 @@ pub(crate) const TESTS: &[Test] = &[
     ("host_memory_of_threads_at_the_limit", threads),
     ("host_memory_after_a_kill_at_each_step", killed),
     ("host_memory_stays_charged_without_the_gpu", without_gpu),
+    ("host_memory_of_evictions_is_its_owners_cgroups", cgroups),
+    (
+        "host_memory_that_a_cgroup_lacks_hurts_no_other",
+        full_cgroup,
+    ),
 ];
 
 const HOST_LIMIT: &str = "hmem.limit";
@@ -130,20 +136,94 @@ fn refused() -> Outcome {
 
 /// Forks a process that populates a range on the GPU at each step.
 fn member(steps: usize) -> Result<Child, Stop> {
-    let mut child = Child::fork(|parent: &mut Parent| {
-        parent.step()?;
-        let session = session()?;
-        parent.step()?;
-        let mut all = Vec::new();
-        for step in 0..steps {
-            all.push(on_gpu(&session, step)?);
-            parent.step()?;
-        }
-        all.iter().try_for_each(zeros)?;
-        parent.step()
-    })?;
+    let mut child = Child::fork(|parent: &mut Parent| populate(parent, steps))?;
     child.at_step()?;
     Ok(child)
+}
+
+fn populate(parent: &mut Parent, steps: usize) -> Outcome {
+    parent.step()?;
+    let session = session()?;
+    parent.step()?;
+    let mut all = Vec::new();
+    for step in 0..steps {
+        all.push(on_gpu(&session, step)?);
+        parent.step()?;
+    }
+    all.iter().try_for_each(zeros)?;
+    parent.step()
+}
+
+/// Forks a member of a group and of a memory cgroup.
+fn member_of(group: &Group, cgroup: &'static str, steps: usize) -> Result<(Cgroup, Child), Stop> {
+    let made = Cgroup::new(cgroup)?;
+    let mut child = Child::fork(|parent: &mut Parent| {
+        made.enter()?;
+        populate(parent, steps)
+    })?;
+    child.at_step()?;
+    group.add(child.pid())?;
+    child.next().during("session")?;
+    Ok((made, child))
+}
+
+/// Whoever makes an eviction necessary, its owner's memory cgroup is charged for the host memory:
+/// a mate's migration, the administrator's lower limit.
+fn cgroups() -> Outcome {
+    let group = Group::new("host")?;
+    let (own, mut owner) = member_of(&group, "gct-owner", 2)?;
+    let (other, mut mate) = member_of(&group, "gct-mate", 1)?;
+    room("host", 2)?;
+    owner.next()?;
+    owner.next()?;
+    let name = owner.pid().to_string();
+    let grows = |what: &str, evict: &mut dyn FnMut() -> Outcome| -> Outcome {
+        let before = [own.current()?, other.current()?, host(&name)?];
+        evict()?;
+        let [of_owner, of_mate, charged] = before;
+        same(what, host(&name)? - charged, ROOT as u64)?;
+        holds(what, own.current()? >= of_owner + ROOT as u64)?;
+        holds(
+            "the mate's cgroup",
+            other.current()? < of_mate + ROOT as u64 / 2,
+        )
+    };
+    grows("a mate's migration", &mut || mate.next())?;
+    mate.kill();
+    eventually("the mate's root", &ROOT, || shown("host"))?;
+    let lower = current("host")? - ROOT as u64;
+    grows("a lower limit", &mut || {
+        set("host", LIMIT, &lower.to_string())
+    })?;
+    owner.next().during("its content")?;
+    owner.go()?;
+    owner.finish()?;
+    eventually("at the end", &0, || host("host"))
+}
+
+/// The kernel kills an owner whose memory cgroup has no room for an eviction, and nobody else. Its
+/// mate gets what it had.
+fn full_cgroup() -> Outcome {
+    let group = Group::new("host")?;
+    let (own, mut owner) = member_of(&group, "gct-owner", 1)?;
+    let (other, mut mate) = member_of(&group, "gct-mate", 1)?;
+    let mut outside = member(1)?;
+    outside.next()?;
+    outside.next()?;
+    room("host", 1)?;
+    owner.next()?;
+    own.stop_growth()?;
+    mate.next().during("the owner's cgroup is full")?;
+    same("killed", [own.killed()?, other.killed()?], [1, 0])?;
+    same("the mate's", shown(&mate.pid().to_string())?, ROOT)?;
+    same("outside", shown(&outside.pid().to_string())?, ROOT)?;
+    owner.kill();
+    for child in [&mut mate, &mut outside] {
+        child.next().during("content")?;
+        child.go()?;
+        child.finish()?;
+    }
+    eventually("at the end", &0, || host("host"))
 }
 
 /// A group's limit bounds the sum of its members', and nobody outside of it.
