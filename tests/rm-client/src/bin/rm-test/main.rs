@@ -14,6 +14,7 @@
 //! rm-test accounts COUNT   one test: fewer than COUNT processes with an address space of UVM
 //! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
+//! rm-test spaces COUNT     one test: COUNT histories of processes with several address spaces
 //! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
 //! rm-test swap BOUND       one test: uses memory that does not fit, and prints what moves
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
@@ -40,6 +41,7 @@ mod launch;
 mod leaks;
 mod limits;
 mod managed;
+mod many_spaces;
 mod memory;
 mod memory_seen;
 mod mixed;
@@ -88,7 +90,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | oracle small|limit|plenty COUNT | swap small|limit | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | oracle small|limit|plenty COUNT | swap small|limit | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         ["deaths", count] => counted("deaths", count, dying::storm),
         ["batches", count] => counted("batches", count, mixed::storm),
         ["shorts", count] => counted("shorts", count, mixed::deaths),
+        ["spaces", count] => counted("spaces", count, many_spaces::histories),
         ["programs", count] => counted("programs", count, programs::many),
         ["oracle", bound, count] => match (oracle::Bound::of_name(bound), count.parse()) {
             (Ok(bound), Ok(count)) => exit("oracle", oracle::many(bound, count)),
@@ -212,6 +215,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         gmem::TESTS,
         memory_seen::TESTS,
         managed::TESTS,
+        many_spaces::TESTS,
         accounts::TESTS,
         evicted::TESTS,
         interrupted::TESTS,

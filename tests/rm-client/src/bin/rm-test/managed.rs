@@ -75,6 +75,10 @@ impl Range {
         })
     }
 
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
     /// Writes a word into each page, with the CPU.
     pub(crate) fn write(&self, seed: u64) {
         for page in (0..self.length).step_by(PAGE) {
@@ -276,6 +280,7 @@ fn spaces() -> Outcome {
             let range = Range::new(&session, start, ROOT + PAGE)?;
             range.write(round);
             range.migrate(&session)?;
+            holds("charged to the process", shown(&me())? >= ROOT)?;
             // The range outlives its address space's file.
             drop(session);
         }
