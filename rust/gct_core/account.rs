@@ -104,6 +104,14 @@ impl Amount {
         }
     }
 
+    /// Returns what is left of the amount without a part of it, or `None` if that is no part.
+    pub(crate) fn without(&self, part: &Self) -> Option<Self> {
+        self.minus(part).map(|rest| Self {
+            round: self.round,
+            ..rest
+        })
+    }
+
     fn plus(&self, other: &Self) -> Option<Self> {
         let sum = Self {
             channel_groups: self.channel_groups.checked_add(other.channel_groups)?,

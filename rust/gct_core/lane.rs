@@ -75,6 +75,7 @@
 //! | [`whole`] | slots of masked launches that stay whole |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | [`transfers`] | copies by a copy engine, whole or in pieces |
+//! | [`leave`] | the end of a lane whose channel goes back to its tenant |
 //! | `shares` | the tenant's time on the GPU, and its share of it |
 //! | `sizing` | the TPCs that a launch needs within the slip of its tenant |
 //! | [`standing`] | what tenants know of each other: limits and activity |
@@ -88,6 +89,7 @@ pub mod channel;
 pub mod copies;
 pub mod governor;
 pub mod in_flight;
+pub mod leave;
 pub mod limits;
 mod queue;
 mod real;

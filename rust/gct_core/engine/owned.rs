@@ -23,6 +23,16 @@ fn can_own(gpu: &Gpu) -> bool {
     gpu.features.has(Feature::ChannelOwned)
 }
 
+/// Returns whether channels from before these limits are to be shadowed. Pauses enforce
+/// `compute.max` without that.
+fn shadows(limits: &Settings) -> bool {
+    let without_max = Settings {
+        bandwidth: None,
+        ..*limits
+    };
+    without_max.binds_launches()
+}
+
 /// Where a channel that is to be owned is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
@@ -56,6 +66,8 @@ pub struct Terms {
     pub limits: LaunchLimits,
     /// Those that concern its neighbours.
     pub standing: Standing,
+    /// Whether its channels from before its limits are to be shadowed.
+    pub shadows: bool,
     /// The GPU's TPCs.
     pub topology: Topology,
 }
@@ -176,11 +188,7 @@ impl State<'_> {
             ..key
         };
         let gpu = object.gpu?;
-        let limits = Settings {
-            bandwidth: None,
-            ..self.effective(proc, gpu)
-        };
-        limits.binds_launches().then_some(())?;
+        shadows(&self.effective(proc, gpu)).then_some(())?;
         Some(Shadowed {
             gpu: self.rm_id(gpu)?,
             shares_group: self.is_made_by_another(group, proc),
@@ -200,6 +208,7 @@ impl State<'_> {
                 ..LaunchLimits::of(&settings, self.share(proc, gpu))
             },
             standing: self.standing(proc, gpu),
+            shadows: shadows(&settings),
             topology: self.gpu_topology(gpu),
         })
     }
@@ -275,19 +284,30 @@ impl State<'_> {
         }
     }
 
+    /// Counts a channel as shadowed no longer: its tenant has it back.
+    pub fn unshadowed(&mut self, file: FileId, client: Handle, channel: Handle) {
+        self.uncharge_channel(file, client, channel, Amount::SHADOWED);
+    }
+
     /// Charges a channel no longer as one with its tenant's ring.
     fn native_no_more(&mut self, file: FileId, client: Handle, channel: Handle) {
+        self.uncharge_channel(file, client, channel, Amount::NATIVE);
+    }
+
+    /// Uncharges a part of what a channel is charged for, if it is.
+    fn uncharge_channel(&mut self, file: FileId, client: Handle, channel: Handle, part: Amount) {
         let named = self.key_of(file, client, channel);
-        let named = named.and_then(|key| Some((key, *self.objects.get(key)?)));
-        let Some((key, object)) = named.filter(|(_, object)| object.charged.native_channels > 0)
-        else {
+        let Some((key, object)) = named.and_then(|key| Some((key, *self.objects.get(key)?))) else {
+            return;
+        };
+        let Some(rest) = object.charged.without(&part) else {
             return;
         };
         if let Some(proc) = self.proc_of(&object) {
-            self.uncharge_part(proc, &object, Amount::NATIVE);
+            self.uncharge_part(proc, &object, part);
         }
         if let Some(object) = self.objects.get_mut(key) {
-            object.charged.native_channels = 0;
+            object.charged = rest;
         }
     }
 }

@@ -20,11 +20,11 @@ pub const ENTRIES_MAX: u32 = 1 << 22;
 
 /// The state of one channel between the tenant's ring and the real ring.
 pub struct Lane<S: Storage, V: 'static> {
-    token: Option<u32>,
-    tenant: TenantRing,
+    pub(super) token: Option<u32>,
+    pub(super) tenant: TenantRing,
     /// The processed entry that is not published completely.
     waiting: Option<Next<V>>,
-    real: Real<S::Slots<u32>>,
+    pub(super) real: Real<S::Slots<u32>>,
     in_flight: InFlightQueue<S, V>,
     /// What the governor knows of the work in flight.
     told: InFlight,
@@ -32,7 +32,7 @@ pub struct Lane<S: Storage, V: 'static> {
     held: u64,
     /// Whether an entry was refused. Nothing is published any more.
     refused: bool,
-    stream: Stream<S>,
+    pub(super) stream: Stream<S>,
 }
 
 impl<S: Storage, V: Copy + 'static> Lane<S, V> {
@@ -115,6 +115,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// fetched. Reads nothing of the channel.
     pub fn is_quiet(&self) -> bool {
         self.held == 0 && self.in_flight.totals().count == 0 && self.real.is_fetched()
+    }
+
+    /// Returns whether no work is known to be in flight, and the tenant's words end between two
+    /// entries.
+    pub(super) fn is_between_entries(&self) -> bool {
+        let is_processing = self.waiting.is_some() || self.refused;
+        let is_idle = !is_processing && self.in_flight.totals().count == 0;
+        is_idle && self.stream.tracker.is_between_bursts()
     }
 
     /// Returns whether the tenant has added entries since the last time.
@@ -205,7 +213,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     }
 
     /// Updates the queue: removes submissions that have ended, and counts a stall.
-    fn update_in_flight<P: Peers>(
+    pub(super) fn update_in_flight<P: Peers>(
         &mut self,
         governor: &mut Governor<S, P>,
         memory: &impl Words<View = V>,

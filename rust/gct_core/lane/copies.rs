@@ -224,6 +224,13 @@ impl<S: Storage, V: Copy + 'static> Copies<S, V> {
         (number.0 as usize).checked_rem(self.marks.len())
     }
 
+    /// Returns whether the GPU reads no copy any more. `fetched` counts the entries that GP_GET has
+    /// passed.
+    pub fn is_free<W: Words<View = V>>(&mut self, memory: &W, fetched: Wrapping<u32>) -> bool {
+        self.free(memory, fetched);
+        self.oldest == self.next && !self.open
+    }
+
     /// Frees the batches that the GPU has fetched. `fetched` counts the entries that GP_GET has
     /// passed.
     pub fn free<W: Words<View = V>>(&mut self, memory: &W, fetched: Wrapping<u32>) {

@@ -75,6 +75,11 @@ impl<S: DerefMut<Target = [u32]>> Real<S> {
         }
     }
 
+    /// Returns whether the next entry's addresses begin with a base.
+    pub(super) fn has_base(&self, base: u32) -> bool {
+        self.base == base
+    }
+
     /// Reads GP_GET and stores the tenant's GP_GET for it.
     pub(super) fn read_get(&mut self, rings: &impl Rings) {
         let get = rings.load(Side::Real, Control::Get);

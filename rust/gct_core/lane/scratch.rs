@@ -121,7 +121,7 @@ impl<S: Storage, V: Copy + 'static> Scratch<S, V> {
             if index >= count {
                 index = 0;
             }
-            if self.is_free(words, index) {
+            if self.is_free_at(words, index) {
                 return Some(self.at(index));
             }
             index = (Wrapping(index) + Wrapping(1)).0;
@@ -152,12 +152,17 @@ impl<S: Storage, V: Copy + 'static> Scratch<S, V> {
         }
     }
 
-    fn is_free(&self, words: &impl Words<View = V>, index: usize) -> bool {
+    fn is_free_at(&self, words: &impl Words<View = V>, index: usize) -> bool {
         let Some(Some(busy)) = self.frames.get(index) else {
             return true;
         };
         let reached = |fence: &Fence<V>| fence.is_reached(words);
         reached(&busy.launch) && busy.rest.as_ref().is_none_or(reached)
+    }
+
+    /// Returns whether no frame is in use.
+    pub fn is_free(&self, words: &impl Words<View = V>) -> bool {
+        (0..self.frames.len()).all(|index| self.is_free_at(words, index))
     }
 
     /// Takes a frame until the fence `launch` is reached, and `rest` if there is one. Returns false

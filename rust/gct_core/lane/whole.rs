@@ -62,13 +62,24 @@ impl<V: Copy + 'static> WholeSlots<V> {
     /// Returns whether the launches of a segment find slots. Frees those of launches that have
     /// ended.
     pub(super) fn has_room(&mut self, memory: &impl Words<View = V>) -> bool {
+        self.free(memory);
+        self.room() >= LAUNCHES_MAX.min(self.count)
+    }
+
+    /// Returns whether all launches in slots have ended.
+    pub(super) fn is_free(&mut self, memory: &impl Words<View = V>) -> bool {
+        self.free(memory);
+        self.freed == self.taken
+    }
+
+    /// Frees the slots of launches that have ended.
+    fn free(&mut self, memory: &impl Words<View = V>) {
         while self.freed != self.taken {
             if memory.load(&self.done, self.index(self.freed)) != Some(self.freed.0) {
                 break;
             }
             self.freed += 1;
         }
-        self.room() >= LAUNCHES_MAX.min(self.count)
     }
 
     /// Returns how many slots are free.

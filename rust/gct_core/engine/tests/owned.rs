@@ -196,7 +196,11 @@ fn channels_are_counted_by_who_has_their_ring() {
 /// pauses do not enforce. It counts once, and goes with the channel.
 #[test]
 fn channels_from_before_are_shadowed_under_limits() {
-    let mut world = World::new(FEATURES.with(Feature::Bandwidth).with(Feature::Priority));
+    let mut world = World::new(
+        FEATURES
+            .with(Feature::Bandwidth)
+            .with(Feature::AtomDuration),
+    );
     let (web, file) = world.web();
     let (client, channel) = (handle(CLIENT), handle(CHANNEL));
     let shadows = |world: &mut World, channel: Handle| {
@@ -207,7 +211,7 @@ fn channels_from_before_are_shadowed_under_limits() {
     let pool = world.pool(Owner::Group(web));
     assert_eq!(world.write(File::ComputeMax, pool, "1000 2000"), Ok(()));
     assert_eq!(shadows(&mut world, channel), None, "pauses are enough");
-    assert_eq!(world.write(File::ComputePriority, pool, "3"), Ok(()));
+    assert_eq!(world.write(File::AtomDuration, pool, "100"), Ok(()));
     let due = Shadowed {
         gpu: GPU_ID,
         shares_group: false,
@@ -223,7 +227,23 @@ fn channels_from_before_are_shadowed_under_limits() {
         world.store.state().shadowed(file, client, channel);
         assert_eq!(counts(&mut world), "native 1\ncooperative 1");
     }
+    let terms = |world: &mut World| {
+        let terms = world.store.state().launch_terms(file, GPU_ID);
+        terms.map(|terms| terms.shadows)
+    };
+    assert_eq!(terms(&mut world), Some(true));
+    assert_eq!(world.write(File::AtomDuration, pool, "off"), Ok(()));
+    assert_eq!(shadows(&mut world, channel), None);
+    assert_eq!(terms(&mut world), Some(false));
+    for _ in 0..2 {
+        world.store.state().unshadowed(file, client, channel);
+        assert_eq!(counts(&mut world), "native 1\ncooperative 0");
+    }
+    world.store.state().shadowed(file, client, channel);
+    assert_eq!(counts(&mut world), "native 1\ncooperative 1");
     world.free(file, CHANNEL, 0);
+    assert_eq!(counts(&mut world), "native 0\ncooperative 0");
+    world.store.state().unshadowed(file, client, channel);
     assert_eq!(counts(&mut world), "native 0\ncooperative 0");
     world.store.state().shadowed(file, client, channel);
     assert_eq!(counts(&mut world), "native 0\ncooperative 0");

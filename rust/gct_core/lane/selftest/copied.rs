@@ -11,6 +11,7 @@ use crate::lane::channel::Lane;
 use crate::lane::copies::Copies;
 use crate::lane::governor::{Governor, Nobody};
 use crate::lane::in_flight::InFlightQueue;
+use crate::lane::leave::Leave;
 use crate::lane::limits::LaunchLimits;
 use crate::lane::ring::RealRing;
 use crate::lane::scratch::Scratch;
@@ -53,6 +54,20 @@ impl Bench<'_> {
         };
         self.lane.publish(sides, &mut self.governor, &mut round)
     }
+
+    /// Takes a step towards the end of the lane.
+    fn leave(&mut self, ram: &Ram<'_>, sides: &Sides<'_>) -> Leave {
+        let mut round = Round {
+            memory: ram,
+            scratch: self.scratch.as_mut(),
+            copies: Some(&mut self.copies),
+            slots: self.slots.as_mut(),
+            turn: 2,
+            work: &mut self.work,
+            now: NOW,
+        };
+        self.lane.leave(sides, &mut self.governor, &mut round)
+    }
 }
 
 /// Returns the address of the memory's word `index`.
@@ -85,7 +100,8 @@ pub(super) fn run(ram: &Ram<'_>, sides: &Sides<'_>, slots: &mut Slots) -> Result
     let Some(mut bench) = self::bench(slots, (LONG_COPIES, LONG_COPIES_WORDS)) else {
         return check(false, "longer copies fit again");
     };
-    splits(&mut bench, ram, sides)
+    splits(&mut bench, ram, sides)?;
+    leaves(&mut bench, ram, sides)
 }
 
 /// Returns a lane with memory for copies, by its index and its words.
@@ -357,4 +373,36 @@ fn splits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
     bench.publish(ram, sides);
     check(!bench.lane.is_pending(sides), "it has ended")?;
     check(bench.governor.counters().crowded == 0, "there was room")
+}
+
+/// Checks that the tenant can go on where both rings have the same index, once nothing uses the
+/// lane's memory.
+#[inline(never)]
+fn leaves(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
+    bench.governor.set_limits(LaunchLimits::NONE);
+    let word = |first| Run { first, words: 1 };
+    let works = |bench: &mut Bench<'_>| bench.leave(ram, sides) == Leave::Works;
+    // More batches than were closed.
+    ram.store(&word(PROGRESS), 0, 100);
+    ram.store(&word(RELEASE), 0, 0);
+    check(works(bench), "the frame is in use")?;
+    ram.store(&word(RELEASE), 0, 1);
+    sides.submit(write_launch(ram));
+    check(bench.publish(ram, sides) == 1, "a launch goes whole")?;
+    sides.fetch();
+    ram.store(&word(PROGRESS), 0, 0);
+    check(works(bench), "the copy is in use")?;
+    ram.store(&word(PROGRESS), 0, 100);
+    let index = |side, control| sides.control(side, control).get();
+    let put = index(Side::Tenant, Control::Put);
+    check(index(Side::Real, Control::Put) != put, "indices differ")?;
+    sides.rung.set(None);
+    check(bench.leave(ram, sides) == Leave::Waits, "NOPs are added")?;
+    check(sides.rung.take() == Some(9), "the doorbell rings")?;
+    check(index(Side::Real, Control::Put) == put, "up to the tenant's")?;
+    check(bench.leave(ram, sides) == Leave::Waits, "they are fetched")?;
+    check(sides.rung.take().is_none(), "they are added once")?;
+    check(sides.fetch() == 0, "the last one is a NOP")?;
+    check(bench.leave(ram, sides) == Leave::Left, "the lane has left")?;
+    check(index(Side::Tenant, Control::Get) == put, "with its GP_GET")
 }

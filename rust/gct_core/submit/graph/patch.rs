@@ -158,6 +158,13 @@ impl Memory<'_> {
         self.others(&mut walk, calls, masks)
     }
 
+    /// Returns whether a replay without a mask would store one. O(slots).
+    pub fn keep_masks(&self) -> bool {
+        let masks = Masks::from(None);
+        let mut nodes = self.slots.iter().flatten();
+        nodes.any(|node| change(node, &masks, &mut Sat(0)).1.is_some())
+    }
+
     fn others(&mut self, walk: &mut Walk, calls: &[QmdCall], masks: Masks<'_>) -> bool {
         let mut replays = calls.iter().filter(|call| is_replay(call));
         replays.any(|call| {
