@@ -98,7 +98,7 @@ for count in 250 251 252 253; do
 done
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-shorts" "shorts 200"
 # Random launches, states of rings, deaths, switches of limits and pauses, for some minutes each.
-for storm in "launches 10000" "states 1000000" "deaths 1000" "switches 1000" "pauses 1000"; do
+for storm in "launches 10000" "states 1000000" "deaths 1000" "switches 1000" "shadows 1000" "pauses 1000"; do
 	[ -n "$FILTER" ] || ! long || machine "$KERNEL-${storm% *}" "storm-$storm"
 done
 finish $JOB

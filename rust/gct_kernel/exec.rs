@@ -28,6 +28,7 @@ impl WorkItem for Glue {
         glue.count_lost();
         glue.count_faults();
         run(&glue, &mut glue.tree.lock());
+        owned::give_back(&glue);
         if glue.has_new_pauses() {
             pass_pauses(glue.as_arc_borrow());
         }

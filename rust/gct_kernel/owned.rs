@@ -43,7 +43,7 @@ pub(crate) use ear::mapped as cpu_mapped;
 pub(crate) use follow::{leave, mapped, settled};
 pub(crate) use gpu::round;
 pub(crate) use limits::{is_online, move_workers, report, report_cost, report_file, update};
-pub(crate) use shadow::follow as shadow;
+pub(crate) use shadow::{follow as shadow, give_back};
 
 /// The records of open files, and the GPUs that have owned channels.
 #[pin_data]
@@ -65,6 +65,8 @@ pub(crate) struct Owned {
     /// Held while channels from before a limit are shadowed.
     #[pin]
     shadowing: Mutex<()>,
+    /// Whether a channel can be handed back to its tenant: 0 or 1.
+    leaves: Atomic<u32>,
     /// Number of the next lane, or of the next channel that is seen.
     numbers: Atomic<u64>,
 }
@@ -179,6 +181,7 @@ impl Owned {
             live <- new_mutex!(KVVec::new(), "gct::owned_live"),
             updating <- new_mutex!((), "gct::owned_updating"),
             shadowing <- new_mutex!((), "gct::owned_shadowing"),
+            leaves: Atomic::new(0),
             numbers: Atomic::new(0),
         })
     }
@@ -327,6 +330,11 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
         let Some(channel) = channel else { break };
         client::free(channel.client, channel.channel);
         end(glue, &record, channel);
+    }
+    if !record.inner.lock().limited.is_empty() {
+        // The work item may be handing a channel back. It calls the resource manager, which goes
+        // with the driver.
+        drop(glue.owned.shadowing.lock());
     }
     limits::records_changed(glue);
 }

@@ -3,8 +3,10 @@
 //! Serves the owned channels of one GPU, by a worker thread.
 
 use super::client::{Client, Refused};
+use super::kit::Kit;
 use super::lane::{Lane, Need};
 use super::limited::Limited;
+use super::shadow;
 use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};
 use crate::state::Kv;
@@ -59,6 +61,8 @@ struct Found {
     asked: u64,
     round: Round,
     is_quiet: bool,
+    /// Whether a channel can be handed back to its tenant.
+    leaves: bool,
     first: Option<(u64, Need)>,
     next: Option<(u64, Need)>,
 }
@@ -110,6 +114,7 @@ impl Lanes {
             asked: *asked,
             round: Round::Idle,
             is_quiet: true,
+            leaves: false,
             first: None,
             next: None,
         };
@@ -122,8 +127,9 @@ impl Lanes {
             let later = ranks.filter(|rank| last.is_none_or(|last| *rank > last));
             let Some(rank) = later.min() else { break };
             for lot in tenants.iter_mut().filter(|lot| lot.rank == rank) {
-                if !lot.rests(all_closed) {
-                    found.is_quiet = false;
+                let rests = lot.rests(all_closed);
+                found.is_quiet &= rests;
+                if !rests || lot.is_leaving() {
                     lot.serve(roster, work, &mut found, now);
                 }
             }
@@ -137,6 +143,11 @@ impl Lot {
     /// Returns whether the tenant has nothing to do, so that a thousand idle ones cost little.
     fn rests(&mut self, all_closed: bool) -> bool {
         self.lanes.iter_mut().all(|lane| lane.rests(all_closed))
+    }
+
+    /// Returns whether a channel of the tenant is to go back to it.
+    fn is_leaving(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.is_leaving())
     }
 
     /// Returns whether the worker hears when the tenant rings.
@@ -157,6 +168,7 @@ impl Lot {
             let served = lane.serve(work, now.get());
             is_pending |= served.is_pending;
             found.round = found.round.max(served.round);
+            found.leaves |= served.leaves;
             if let Some(need) = served.need {
                 found.needs(lane.number, need);
             }
@@ -259,7 +271,8 @@ impl Gpu {
         lane
     }
 
-    fn wake(&self) {
+    /// Has the worker look at all lanes.
+    pub(super) fn wake(&self) {
         let worker = self.worker.load(Acquire);
         if !worker.is_null() {
             // SAFETY: the worker runs until `stop`, which is called when no other thread uses this
@@ -271,6 +284,19 @@ impl Gpu {
     /// Waits for the end of the round, in which tenants may regard former limits of others.
     pub(super) fn settle(&self) {
         drop(self.lanes.lock());
+    }
+
+    /// Takes the parts of a channel that can be handed back to its tenant, with its token. The
+    /// worker leaves the lane alone from then on.
+    pub(super) fn take_kit(&self, number: u64) -> Option<(Arc<Kit>, u32)> {
+        let mut taken = None;
+        self.answer(number, |lane| taken = lane.take_kit());
+        taken
+    }
+
+    /// Goes on with a lane whose channel could not be handed back.
+    pub(super) fn stays(&self, number: u64) {
+        self.answer(number, Lane::stays);
     }
 
     /// Serves all lanes. `signs` are those of `gct_worker_round`. Returns how long to sleep, in
@@ -306,6 +332,9 @@ impl Gpu {
             _ => false,
         };
         drop(sending);
+        if found.leaves {
+            shadow::give_back_soon();
+        }
         if let Some((number, need)) = need {
             match need {
                 Need::Stop(_) => self.answer(number, |lane| lane.stopped(stopped, now_ns)),
@@ -336,7 +365,7 @@ impl Gpu {
         self.answer(number, |lane| lane.answer(token, now_ns));
     }
 
-    /// Tells a lane what the resource manager has answered, if the lane is still there.
+    /// Has a lane told something, if it is still there.
     fn answer(&self, number: u64, tell: impl FnOnce(&mut Lane)) {
         let mut lanes = self.lanes.lock();
         let mut all = lanes

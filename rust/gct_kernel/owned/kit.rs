@@ -282,8 +282,8 @@ impl Kit {
 
     /// Has the tenant see the pages that stand for its ring and USERD, unless `begins` refuses the
     /// GP_GET and GP_PUT of that moment. Returns whether it sees them.
-    pub(super) fn turn(&mut self, begins: impl FnOnce(u32, u32) -> bool) -> bool {
-        let TenantRing::Covered(shadow) = &mut self.tenant_ring else {
+    pub(super) fn turn(&self, begins: impl FnOnce(u32, u32) -> bool) -> bool {
+        let TenantRing::Covered(shadow) = &self.tenant_ring else {
             return false;
         };
         let userd = &self.userd;
@@ -291,6 +291,29 @@ impl Kit {
             let [get, put] = [owned::GP_GET, owned::GP_PUT].map(|at| userd.read32(at));
             get.zip(put).is_some_and(|(get, put)| begins(get, put))
         })
+    }
+
+    /// Has the tenant see its ring and USERD again, and the GPU fetch what the tenant has
+    /// submitted. The channel's token is `token`, and GP_GET is the tenant's. Nobody serves the
+    /// channel. Returns whether the tenant sees them.
+    pub(super) fn turn_back(&self, token: u32) -> bool {
+        let TenantRing::Covered(shadow) = &self.tenant_ring else {
+            return false;
+        };
+        let put = |view: &View| view.read32(owned::GP_PUT).unwrap_or(0);
+        let hide_put = || {
+            // Entries come before their number: the GPU may look at any time.
+            let submitted = put(&self.tenant_userd);
+            self.tenant_userd.write32(owned::GP_PUT, put(&self.userd));
+            submitted
+        };
+        let ring = |submitted| self.client().ring(&self.userd, submitted, token);
+        shadow.turn_back(hide_put, ring)
+    }
+
+    /// Returns whether its tenant's ring and USERD are covered.
+    pub(super) fn is_shadow(&self) -> bool {
+        matches!(self.tenant_ring, TenantRing::Covered(_))
     }
 
     /// Duplicates the driver's USERD into the tenant's client, below its device.

@@ -4,12 +4,13 @@
 
 use super::client::Refused;
 use super::kit::Kit;
-use super::limited::Limited;
+use super::limited::{Governor, Limited};
 use super::tenant::{Memory, Run, Tenant, Wanted};
 use crate::state::Kv;
 use gct_core::lane::channel;
 use gct_core::lane::copies::{Copies, Mark};
 use gct_core::lane::in_flight::{InFlightQueue, SUBMISSIONS_MAX};
+use gct_core::lane::leave::Leave;
 use gct_core::lane::ring::RealRing;
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::split::{self, AtomRoom};
@@ -36,7 +37,7 @@ pub(super) struct Lane {
     pub(super) number: u64,
     /// The tenant's client, and its channel.
     channel: [Handle; 2],
-    kit: Kit,
+    kit: Arc<Kit>,
     tenant: Arc<Tenant>,
     pub(super) limited: Arc<Limited>,
     lane: channel::Lane<Kv, Run>,
@@ -51,8 +52,20 @@ pub(super) struct Lane {
     has_token: bool,
     /// Whether the channel was refused, and is stopped.
     is_stopped: bool,
+    exit: Exit,
     retry: Retry,
     silence: Silence,
+}
+
+/// How far a shadowed channel is on its way back to its tenant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    /// It is not.
+    None,
+    /// The tenant can go on without the lane. Until it does, the worker publishes nothing.
+    Open,
+    /// It is being handed back. The worker leaves it alone.
+    Taken,
 }
 
 /// Both sides of a channel.
@@ -95,6 +108,20 @@ pub(super) struct Served {
     pub(super) need: Option<Need>,
     /// Whether work is held back or in flight.
     pub(super) is_pending: bool,
+    /// Whether the channel can be handed back to its tenant.
+    pub(super) leaves: bool,
+}
+
+impl Served {
+    /// The outcome of a turn in which nothing was published.
+    const fn idle(need: Option<Need>) -> Self {
+        Self {
+            round: Round::Idle,
+            need,
+            is_pending: false,
+            leaves: false,
+        }
+    }
 }
 
 /// What a lane needs of the resource manager.
@@ -136,7 +163,7 @@ impl Lane {
         let lane = Self {
             number,
             channel: [0, 0],
-            kit,
+            kit: Arc::new(kit, flags)?,
             tenant,
             limited,
             lane: channel::Lane::new(
@@ -151,6 +178,7 @@ impl Lane {
             closed: 0,
             has_token: false,
             is_stopped: false,
+            exit: Exit::None,
             retry: Retry::NOW,
             silence: Silence::NEW,
         };
@@ -220,27 +248,43 @@ impl Lane {
     /// Asks for the end of a channel that was refused.
     fn stop(&self, now_ns: u64) -> Served {
         let asks = !self.is_stopped && self.retry.is_due(now_ns);
-        Served {
-            round: Round::Idle,
-            need: asks.then_some(Need::Stop(self.channel)),
-            is_pending: false,
-        }
+        Served::idle(asks.then_some(Need::Stop(self.channel)))
+    }
+
+    /// Returns whether the channel is to go back to its tenant: no limit has it shadowed any more.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.kit.is_shadow() && !self.limited.shadows()
+    }
+
+    /// Takes the parts of a channel that can be handed back now, with its token. The worker leaves
+    /// the lane alone until [`stays`](Self::stays) is called.
+    pub(super) fn take_kit(&mut self) -> Option<(Arc<Kit>, u32)> {
+        let token = self.lane.token()?;
+        (self.exit == Exit::Open).then_some(())?;
+        self.exit = Exit::Taken;
+        Some((self.kit.clone(), token))
+    }
+
+    /// Goes on with a channel that could not be handed back.
+    pub(super) fn stays(&mut self) {
+        self.exit = Exit::None;
     }
 
     /// Publishes copies of the entries that the tenant has submitted, and writes GP_GET back to it.
     pub(super) fn serve(&mut self, work: &mut Workspace<Kv>, now_ns: u64) -> Served {
         let sides = Sides(&self.kit);
+        if self.exit == Exit::Taken {
+            return Served::idle(None);
+        }
         if self.lane.is_refused() {
             return self.stop(now_ns);
         }
+        let is_leaving = self.is_leaving();
         let moved = self.lane.follow_get(&sides);
         if !self.has_token {
-            let asks = self.lane.is_pending(&sides) && self.retry.is_due(now_ns);
-            return Served {
-                round: Round::Idle,
-                need: asks.then_some(Need::Token(self.channel)),
-                is_pending: false,
-            };
+            let needs = is_leaving || self.lane.is_pending(&sides);
+            let asks = needs && self.retry.is_due(now_ns);
+            return Served::idle(asks.then_some(Need::Token(self.channel)));
         }
         let tenant = self.tenant.lock();
         let memory = Memory::new(&tenant, &self.kit, self.channel[0]);
@@ -258,6 +302,19 @@ impl Lane {
             work,
             now: Ns(now_ns),
         };
+        self.exit = Exit::None;
+        let leave = |governor: &mut Governor| self.lane.leave(&sides, governor, &mut round);
+        match is_leaving.then(|| self.limited.with(leave)) {
+            None | Some(Leave::Works) => {}
+            Some(Leave::Waits) => return Served::idle(None),
+            Some(Leave::Left) => {
+                self.exit = Exit::Open;
+                return Served {
+                    leaves: true,
+                    ..Served::idle(None)
+                };
+            }
+        }
         let count = self
             .limited
             .with(|governor| self.lane.publish(&sides, governor, &mut round));
@@ -277,6 +334,7 @@ impl Lane {
             },
             need: need.map(|wanted| Need::Window(self.tenant.clone(), wanted)),
             is_pending,
+            leaves: false,
         }
     }
 }

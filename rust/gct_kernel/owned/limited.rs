@@ -35,6 +35,8 @@ pub(super) struct Limited {
 }
 
 struct Counted {
+    /// Whether its channels from before its limits are to be shadowed.
+    shadows: bool,
     governor: Governor,
     launches: Launches,
     time: GpuTime,
@@ -63,6 +65,7 @@ impl Limited {
                 proc,
                 gpu,
                 inner <- new_mutex!(Counted {
+                    shadows: terms.shadows,
                     governor,
                     launches: Launches::ZERO,
                     time: GpuTime::ZERO,
@@ -79,12 +82,19 @@ impl Limited {
 
     /// Sets limits. Nothing is published under the former ones any more when this returns.
     pub(super) fn set(&self, terms: &Terms) {
-        let governor = &mut self.inner.lock().governor;
+        let counted = &mut *self.inner.lock();
+        counted.shadows = terms.shadows;
+        let governor = &mut counted.governor;
         governor.set_gpu(terms.topology);
         governor.set_limits(terms.limits);
         if let Some(company) = governor.peers_mut() {
             company.set_standing(terms.owner, terms.standing);
         }
+    }
+
+    /// Returns whether channels of the process from before its limits are to be shadowed.
+    pub(super) fn shadows(&self) -> bool {
+        self.inner.lock().shadows
     }
 
     /// Records that the process has a channel in another process's channel group.

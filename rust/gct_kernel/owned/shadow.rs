@@ -10,6 +10,10 @@
 //! on. What is made before [`keep`] belongs to the writer. There the core is asked once more, with
 //! the record locked: who takes the channel, its file or its GPU from the core looks for channels
 //! in the record afterwards.
+//!
+//! When no limit binds the tenant any more, the worker brings the channel to where the tenant can
+//! go on ([`Leave`](gct_core::lane::leave::Leave)), and the work item hands it back. Its record
+//! stays locked meanwhile, so that nobody frees the channel or makes another one in its pages.
 
 use super::alloc::attend;
 use super::client::Refused;
@@ -20,6 +24,7 @@ use super::sheet::{Cover, Sheet};
 use super::{end, retain, Channel, Gpu, Record};
 use crate::rm::SystemPmGuard;
 use crate::state::Glue;
+use crate::{exec, ffi};
 use gct_core::engine::Shadowed;
 use gct_core::ids::FileId;
 use gct_core::owned::bells::CpuMapping;
@@ -154,10 +159,13 @@ pub(super) fn follow_file(glue: &Glue, file: FileId) {
 fn follow_record(glue: &Glue, record: &Record) {
     let mut last = None;
     while let Some(seen) = next(record, last) {
-        if let Some(due) = shadows(glue, record.file, &seen) {
-            let _alone = glue.owned.shadowing.lock();
-            // Refused, it stays native.
-            let _ = shadow(glue, record, &seen, due);
+        match shadows(glue, record.file, seen.client, seen.channel) {
+            Some(due) => {
+                let _alone = glue.owned.shadowing.lock();
+                // Refused, it stays native.
+                let _ = shadow(glue, record, &seen, due);
+            }
+            None => wake(record, &seen),
         }
         last = Some(seen.number);
     }
@@ -168,8 +176,17 @@ fn next(record: &Record, last: Option<u64>) -> Option<Seen> {
     record.inner.lock().past.after(last)
 }
 
-fn shadows(glue: &Glue, file: FileId, seen: &Seen) -> Option<Shadowed> {
-    glue.locked(|state| state.shadows(file, seen.client, seen.channel))
+/// Wakes the worker of a shadowed channel, which finds that it can go back to its tenant.
+fn wake(record: &Record, seen: &Seen) {
+    let inner = record.inner.lock();
+    let mut shadowed = inner.channels.iter().filter(|channel| channel.is_shadow);
+    if let Some(channel) = shadowed.find(|channel| channel.is(seen)) {
+        channel.gpu.wake();
+    }
+}
+
+fn shadows(glue: &Glue, file: FileId, client: Handle, channel: Handle) -> Option<Shadowed> {
+    glue.locked(|state| state.shadows(file, client, channel))
 }
 
 fn shadow(glue: &Glue, record: &Record, seen: &Seen, due: Shadowed) -> Result<(), Refused> {
@@ -222,7 +239,7 @@ fn hand_over(
     record.tenant.lane_begins();
     let mut inner = record.inner.lock();
     let is_known = inner.past.channels.iter().any(|known| known == seen);
-    let due = shadows(glue, record.file, seen).filter(|_| is_known);
+    let due = shadows(glue, record.file, seen.client, seen.channel).filter(|_| is_known);
     let is_due = due.is_some_and(|due| due.gpu == channel.gpu.id);
     let kept = match is_due && lane.turn() {
         true => keep(&mut inner, channel, lane),
@@ -237,4 +254,57 @@ fn hand_over(
         end(glue, record, channel);
         Refused
     })
+}
+
+/// Has the work item call [`give_back`].
+pub(super) fn give_back_soon() {
+    if let Some(glue) = ffi::glue() {
+        // Each round does so again until the work item has taken the channel.
+        glue.owned.leaves.xchg(1, Relaxed);
+        exec::schedule_work(glue);
+    }
+}
+
+/// Hands the channels that workers have prepared for it back to their tenants. The caller holds no
+/// lock of ours.
+pub(crate) fn give_back(glue: &Glue) {
+    if glue.owned.leaves.xchg(0, Relaxed) == 0 {
+        return;
+    }
+    let _awake = SystemPmGuard::patient();
+    let mut last = None;
+    while let Some(record) = glue.owned.record_after(last) {
+        let mut at = 0;
+        while give_back_next(glue, &record, &mut at) {}
+        last = Some(record.file.raw());
+    }
+}
+
+/// Hands back the first prepared channel of a record from `at` on, and moves `at` there. Returns
+/// whether there was one.
+fn give_back_next(glue: &Glue, record: &Record, at: &mut usize) -> bool {
+    // Its pages can be covered again once its lane is gone.
+    let _alone = glue.owned.shadowing.lock();
+    let mut inner = record.inner.lock();
+    while let Some(channel) = inner.channels.get(*at) {
+        let named = (record.file, channel.client, channel.channel);
+        let is_bound = |(file, client, channel)| shadows(glue, file, client, channel).is_some();
+        let goes = channel.is_shadow && !is_bound(named);
+        let taken = goes.then(|| channel.gpu.take_kit(channel.lane)).flatten();
+        if let Some((kit, token)) = taken {
+            if kit.turn_back(token) {
+                glue.locked(|state| state.unshadowed(named.0, named.1, named.2));
+                let channel = inner.channels.remove(*at).ok();
+                drop(inner);
+                drop(kit);
+                if let Some(channel) = channel {
+                    end(glue, record, channel);
+                }
+                return true;
+            }
+            channel.gpu.stays(channel.lane);
+        }
+        *at = at.saturating_add(1);
+    }
+    false
 }

@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 use gct_core::owned::kit::PAGE;
 use gct_core::owned::shadow::{Pages, PANE_BYTES_MAX};
 use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::Arc;
 
 /// A memory object of a tenant's, and the pages that stand for its own.
@@ -128,7 +129,8 @@ pub(super) struct Shadow {
     /// The ring, and the page with USERD.
     real: [View; 2],
     covers: [Cover; 2],
-    is_shown: bool,
+    /// Changed by one thread at a time, which has the channel's record locked or drops this.
+    is_shown: Atomic<bool>,
 }
 
 impl Shadow {
@@ -138,7 +140,7 @@ impl Shadow {
             gpu,
             real,
             covers,
-            is_shown: false,
+            is_shown: Atomic::new(false),
         }
     }
 
@@ -158,15 +160,32 @@ impl Shadow {
 
     /// Has the tenant see the pages, with what is in its memory, if `begins` agrees while it sees
     /// nothing. Returns whether it does.
-    pub(super) fn turn(&mut self, begins: impl FnOnce() -> bool) -> bool {
-        self.is_shown = turn(self.covers.each_ref(), self.gpu, true, || {
+    pub(super) fn turn(&self, begins: impl FnOnce() -> bool) -> bool {
+        let is_shown = turn(self.covers.each_ref(), self.gpu, true, || {
             let begins = begins();
             if begins {
                 self.copy(|page, real| (real, page));
             }
             begins
         });
-        self.is_shown
+        self.is_shown.store(is_shown, Relaxed);
+        is_shown
+    }
+
+    /// Has the tenant see its memory again, with what it has written to the pages. Runs `before`
+    /// and `behind` while it sees nothing, on both sides of the copy. Returns whether it sees its
+    /// memory.
+    pub(super) fn turn_back<T>(&self, before: impl FnOnce() -> T, behind: impl FnOnce(T)) -> bool {
+        let is_back = turn(self.covers.each_ref(), self.gpu, false, || {
+            let found = before();
+            self.copy(|page, real| (page, real));
+            behind(found);
+            true
+        });
+        if is_back {
+            self.is_shown.store(false, Relaxed);
+        }
+        is_back
     }
 
     /// Copies all pages. `way` says from which of a page and its real one to which.
@@ -192,12 +211,9 @@ type At<'a> = (&'a View, u32);
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        if self.is_shown {
+        if self.is_shown.load(Relaxed) {
             // What the tenant has written stays its own.
-            turn(self.covers.each_ref(), self.gpu, false, || {
-                self.copy(|page, real| (page, real));
-                true
-            });
+            self.turn_back(|| (), |()| ());
         }
     }
 }

@@ -205,6 +205,12 @@ impl Queue {
         self.word(self.semaphore(semaphore)).load(Ordering::Acquire)
     }
 
+    /// Overwrites the payload of a semaphore.
+    pub fn set_payload(&self, semaphore: u32, payload: u32) {
+        self.word(self.semaphore(semaphore))
+            .store(payload, Ordering::Release);
+    }
+
     fn semaphore(&self, number: u32) -> u32 {
         Self::SEMAPHORES + (number % 64) * 16
     }

@@ -18,7 +18,7 @@
 //! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
 //! rm-test swap BOUND       one test: uses memory that does not fit, and prints what moves
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
-//! rm-test storm-NAME COUNT one test: COUNT launches, states, deaths or switches
+//! rm-test storm-NAME COUNT one test: COUNT launches, states, deaths, switches or shadows
 //! rm-test layouts VERSION  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
 //! ```
@@ -74,6 +74,7 @@ mod programs;
 mod replayable;
 mod sent;
 mod shadowed;
+mod shadowed_back;
 mod shared;
 mod shortage;
 mod starved;
@@ -192,6 +193,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned::TESTS,
         owned_launch::TESTS,
         shadowed::TESTS,
+        shadowed_back::TESTS,
         owned_memory::TESTS,
         owned_ends::TESTS,
         owned_bells::TESTS,

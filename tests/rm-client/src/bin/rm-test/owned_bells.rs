@@ -125,7 +125,7 @@ fn unheard() -> Outcome {
 }
 
 /// Returns the page faults of this process.
-fn faults() -> i64 {
+pub(crate) fn faults() -> i64 {
     // SAFETY: `usage` is writable, and zeroes are valid.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();

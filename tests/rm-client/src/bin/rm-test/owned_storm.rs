@@ -36,6 +36,7 @@ pub(crate) fn named(name: &str) -> Option<fn(u64) -> Outcome> {
         "storm-deaths" => Some(deaths),
         "storm-switches" => Some(switches),
         "storm-pauses" => Some(crate::paused::writes),
+        "storm-shadows" => Some(crate::shadowed_back::switches),
         _ => None,
     }
 }
@@ -46,11 +47,11 @@ const ATOM: &str = "atom.duration";
 const LATE: Duration = Duration::from_secs(20);
 
 /// Random numbers (xorshift64).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// Returns a generator whose seed is printed.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let time = SystemTime::now().duration_since(UNIX_EPOCH);
         // CAST: any bits will do.
         let seed = time.map_or(1, |time| time.as_nanos() as u64) | 1;
@@ -58,7 +59,7 @@ impl Random {
         Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -66,12 +67,12 @@ impl Random {
     }
 
     /// Returns a number below `end`.
-    fn below(&mut self, end: u32) -> u32 {
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
         // CAST: below 2^32.
         (self.next() % u64::from(end)) as u32
     }
 
-    fn word(&mut self) -> u32 {
+    pub(crate) fn word(&mut self) -> u32 {
         // CAST: the low half.
         self.next() as u32
     }
@@ -188,10 +189,10 @@ fn boxes(launch: &Event) -> Result<Vec<Ranges>, Stop> {
 }
 
 /// A member whose work nobody may hold up.
-struct Witness(Child);
+pub(crate) struct Witness(pub(crate) Child);
 
 impl Witness {
-    fn new(group: &Group) -> Result<Self, Stop> {
+    pub(crate) fn new(group: &Group) -> Result<Self, Stop> {
         let mut child = join(group, |parent| {
             let session = session(0)?;
             let mut queue = queue(&session)?;

@@ -44,14 +44,22 @@ fn member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
     no_worker()
 }
 
-fn cuda_like() -> Result<Session, Stop> {
+pub(crate) fn cuda_like() -> Result<Session, Stop> {
     Ok(session(0)?.with_rings_on_device())
 }
 
 /// Fails unless so many channels have their tenant's ring, of which so many are shadowed.
-fn counts(native: u64, cooperative: u64) -> Outcome {
+pub(crate) fn counts(native: u64, cooperative: u64) -> Outcome {
     let found = (count("native")?, count("cooperative")?);
     same("native, cooperative", found, (native, cooperative))
+}
+
+/// Waits until all channels of this process are its own again.
+pub(crate) fn come_back(native: u64) -> Outcome {
+    eventually("native, cooperative", &(native, 0), || {
+        Ok((count("native")?, count("cooperative")?))
+    })?;
+    no_worker()
 }
 
 /// Each submission is executed once, before the mask, under it, and without it again.
@@ -73,10 +81,13 @@ fn work_in(uvm: bool) -> Outcome {
         }
         same("workers", workers()?, 0)?;
         counts(1, 0)?;
-        for round in 1..=2 {
+        for round in 1..=4 {
             parent.step()?;
-            same("workers", workers()?, 1)?;
-            counts(1, 1)?;
+            match round % 2 {
+                1 => counts(1, 1)?,
+                _ => come_back(1)?,
+            }
+            same("workers", workers()?, round as usize % 2)?;
             for number in 1..=600 {
                 release(&mut queue, number, 1000 * round + number)?;
             }
@@ -151,7 +162,7 @@ fn many() -> Outcome {
             }
             session.schedule(group, true)?;
         }
-        for round in 0..3 {
+        for round in 0..4 {
             for (queue, number) in queues.iter_mut().zip(1..) {
                 queue.submit_release(0, 100 * round + number);
             }
@@ -159,7 +170,10 @@ fn many() -> Outcome {
                 eventually("payload", &(100 * round + number), || Ok(queue.payload(0)))?;
             }
             parent.step()?;
-            counts(12, 12)?;
+            match round % 2 {
+                0 => counts(12, 12)?,
+                _ => come_back(12)?,
+            }
         }
         Ok(())
     })
@@ -226,13 +240,19 @@ fn forked() -> Outcome {
         release(&mut queue, 0, 1)?;
         let mut child = Child::fork(|parent| {
             parent.step()?;
-            release(&mut queue, 0, 2)
+            release(&mut queue, 0, 2)?;
+            parent.step()?;
+            release(&mut queue, 0, 3)
         })?;
         child.at_step()?;
         parent.step()?;
+        child.next()?;
+        same("the child's", queue.payload(0), 2)?;
+        parent.step()?;
+        come_back(1)?;
         child.go()?;
         child.finish()?;
-        same("the child's", queue.payload(0), 2)
+        same("the child's last", queue.payload(0), 3)
     })
 }
 
