@@ -3,7 +3,7 @@
 //! Tests that the driver keeps the launches of owned channels to the TPCs of `tpc.mask`.
 
 use crate::gpus::session;
-use crate::launch::{finish, Place, PROGRAMS};
+use crate::launch::{finish, Channels, Place, PROGRAMS};
 use crate::limits::set;
 use crate::owned::{admit, count, counts, join, no_worker, workers};
 use crate::owned_strict::STRICT;
@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_launches_have_a_later_mask", later),
     ("owned_hostile_rewrites_its_launch", rewritten),
     ("owned_launches_need_a_known_ring", unknown),
+    ("owned_launches_beside_native_ones", beside_native),
     ("owned_channels_beside_one_from_before", beside),
     ("owned_channels_of_a_member_from_before", member_before),
 ];
@@ -200,6 +201,40 @@ fn beside() -> Outcome {
     set(NAME, MASK, "0-31")?;
     child.next()?;
     set(NAME, STRICT, "1")?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// A channel that is not shadowed launches on all TPCs beside an owned one of the same channel
+/// group, whose launches have the mask.
+fn beside_native() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = join(&group, |parent| {
+        let place = Place::new(session(0)?)?;
+        let (_, texts, grids) = PROGRAMS[0];
+        let capture = Capture::parse(texts)?;
+        let launch = |channels: &mut Channels, words: [u32; 8]| -> Outcome {
+            let mark = place.recorder.mark()?;
+            let launches = place.run_on(channels, &capture, mark)?;
+            same("launches", launches.len(), grids.len())?;
+            let mut all = launches.iter();
+            all.try_for_each(|launch| same("mask", &launch.mask_words()[..], &words[..]))
+        };
+        let mut native = place.channels(&capture)?;
+        launch(&mut native, [0; 8])?;
+        parent.step()?;
+        let mut owned = place.channels(&capture)?;
+        for _ in 0..5 {
+            launch(&mut native, [0; 8])?;
+            launch(&mut owned, disabled("0-31")?)?;
+        }
+        counts(1, 0)?;
+        let found = (count("native")?, count("cooperative")?);
+        same("native, cooperative", found, (1, 0))
+    })?;
+    child.next()?;
+    set(NAME, MASK, "0-31")?;
     child.go()?;
     child.finish()?;
     no_worker()
