@@ -188,8 +188,10 @@ pub struct Launch {
     pub waits: Waits,
 }
 
-fn triple(fields: [Field; 3], qmd: &[u32]) -> [u32; 3] {
-    fields.map(|field| field.get(qmd))
+/// Returns the values of three fields. `map` of an array is a call with checks of its own.
+#[inline(always)]
+pub(super) fn triple([x, y, z]: [Field; 3], qmd: &[u32]) -> [u32; 3] {
+    [x.get(qmd), y.get(qmd), z.get(qmd)]
 }
 
 fn wide(fields: [Field; 2], qmd: &[u32]) -> u64 {

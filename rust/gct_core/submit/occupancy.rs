@@ -31,7 +31,7 @@ struct Footprint {
 /// Returns the product of three fields.
 #[inline]
 fn volume(fields: [Field; 3], qmd: &[u32]) -> Sat<u64> {
-    units::volume(fields.map(|field| field.get(qmd)))
+    units::volume(launch::triple(fields, qmd))
 }
 
 /// Returns how many blocks of `launch` one SM holds, by blocks, threads, registers and shared
