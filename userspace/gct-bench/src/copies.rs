@@ -70,8 +70,8 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     Ok(())
 }
 
-/// Runs both programs at the same time. Returns p50 and p99 of the short copies, and the rate of the
-/// long ones.
+/// Runs both programs at the same time. Returns p50 and p99 of the short copies, and the rate of
+/// the long ones.
 fn window(
     kit: &Kit,
     cli: &Cli,

@@ -94,12 +94,12 @@ fn work(tables: &[&Table], mechanism: &str) -> Option<String> {
         each.push(in_time.percent());
     }
     let goodput = goodput.and(1.0, Bounds::exactly(steps));
-    let left = 100.0 * steps / (1.0 - load);
-    Some(format!(
-        "{left:.0}%; {}; {}",
-        each.join(", "),
-        goodput.text()
-    ))
+    // Services of half a load each leave nothing.
+    let left = match load < 1.0 {
+        true => format!("{:.0}%", 100.0 * steps / (1.0 - load)),
+        false => "-".into(),
+    };
+    Some(format!("{left}; {}; {}", each.join(", "), goodput.text()))
 }
 
 fn cell(table: &Table, mechanism: &str) -> Option<String> {

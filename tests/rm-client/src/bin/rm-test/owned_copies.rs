@@ -42,8 +42,8 @@ fn pattern(at: u32, round: u32) -> u32 {
     at.wrapping_mul(0x9e37_79b9) ^ round
 }
 
-/// Copies more often than there are frames. Each copy has three pieces at least, since the first two
-/// have 64 KiB each; further ones depend on the speed of the host.
+/// Copies more often than there are frames. Each copy has three pieces at least, since the first
+/// two have 64 KiB each; further ones depend on the speed of the host.
 fn cut() -> Outcome {
     let group = Group::new(NAME)?;
     drop(session(0)?);
