@@ -307,7 +307,7 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 17] = [
+        let formats: [(&str, Format); 21] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
             ("models-h100-atoms", scenes::markdown),
@@ -325,6 +325,10 @@ mod tests {
             ("models-h100-tenants", scenes::in_time),
             ("models-h100-services", scenes::markdown),
             ("models-h100-services", scenes::in_time),
+            ("models-h100-traffic", scenes::markdown),
+            ("models-h100-traffic", scenes::in_time),
+            ("models-h100-diffusion", scenes::markdown),
+            ("models-h100-diffusion", scenes::in_time),
         ];
         for (name, format) in formats {
             let file = folder.join(name).with_extension("json");

@@ -51,7 +51,8 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
         GOALS => beside("bert", &["resnet50", "unet"]),
         DIFFUSION => ["prefill", "decode"]
             .map(|service| {
-                let name = format!("LLM beside {DIFFUSION}");
+                // Programs of one scene run at the same time.
+                let name = format!("{service} beside {DIFFUSION}");
                 Scene::new(name, &[(service, 0.5)], &[DIFFUSION])
             })
             .into(),
