@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Gives a launch as few TPCs as the slip of its tenant allows, and learns from its time.
+//! Gives a launch the TPCs that cost least within the slip of its tenant, and learns from its time.
 //!
 //! A piece has a size if it is a whole launch with a grid, or the replay of one known graph with
 //! one end. Atoms, cooperative launches, launches of clusters and uploads of graphs have the TPCs
