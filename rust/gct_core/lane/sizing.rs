@@ -45,17 +45,13 @@ struct Widths {
     /// The TPCs that were granted, and the tenant's own.
     of: (TpcMask, TpcMask),
     widths: [Width; WIDTHS],
-    /// How far each reaches.
-    reaches: [Option<u32>; WIDTHS],
 }
 
-impl Widths {
-    /// Returns how far the nodes of the most TPCs reach.
-    fn reach(&self, tpcs: u32) -> Option<u32> {
-        let mut all = self.widths.iter().zip(&self.reaches);
-        all.find(|(width, _)| width.tpcs == tpcs)
-            .and_then(|(_, reach)| *reach)
-    }
+/// Returns `count` of the TPCs `granted` to a tenant, its `own` ones first.
+fn choose((granted, own): &(TpcMask, TpcMask), count: u32) -> TpcMask {
+    let first = granted.and(own).lowest(count);
+    let more = count.saturating_sub(first.count());
+    first.or(&granted.without(own).lowest(more))
 }
 
 /// Returns the number that all TPCs of a mask are below.
@@ -165,15 +161,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Records how far the present release reaches. `bound` says whether its mask could be written.
     pub(super) fn record_reach(&mut self, bound: bool) {
         let sizing = &self.sizing;
-        // A replay without known nodes may use any TPC.
-        let widest = sizing.patched.widest;
-        let reach = match &sizing.next {
-            Some((kernel, size)) if kernel.grid == [0; 3] && widest > size.tpcs => {
-                sizing.widths.reach(widest)
+        let reach = match (&sizing.next, sizing.patched.widest) {
+            // A replay without known nodes may use any TPC.
+            (Some((kernel, _)), 0) if kernel.grid == [0; 3] => None,
+            (Some((_, size)), widest) if widest > size.tpcs => {
+                reach_of(&choose(&sizing.widths.of, widest))
             }
-            Some((kernel, _)) if kernel.grid == [0; 3] && widest == 0 => None,
-            Some(_) => reach_of(self.granted()),
-            None => None,
+            (Some(_), _) => reach_of(self.granted()),
+            (None, _) => None,
         };
         let reach = reach.filter(|_| bound);
         self.sizing.tide = sizing.tide.after(reach.unwrap_or(tide::ALL));
@@ -221,8 +216,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.update_widths();
         }
         if size.tpcs < most {
-            let chosen = self.choose(size.tpcs);
-            self.use_mask(chosen);
+            let granted = (*self.granted(), self.own);
+            self.use_mask(choose(&granted, size.tpcs));
         }
     }
 
@@ -237,11 +232,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             of,
             ..Widths::default()
         };
-        let places = widths.widths.iter_mut().zip(&mut widths.reaches);
-        for ((width, reach), part) in places.zip(1u64..) {
+        for (width, part) in widths.widths.iter_mut().zip(1u64..) {
             let tpcs = div_ceil(most.saturating_mul(part), WIDTHS as u64);
             // CAST: at most `most`.
-            let chosen = self.choose(tpcs as u32);
+            let chosen = choose(&of, tpcs as u32);
             let mask = match tpcs < most {
                 true => DisabledTpcs::outside(self.gpu(), &chosen).ok(),
                 false => self.mask,
@@ -250,16 +244,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 tpcs: chosen.count(),
                 mask,
             };
-            *reach = reach_of(&chosen);
         }
         self.sizing.widths = widths;
-    }
-
-    /// Returns `count` of the granted TPCs, the tenant's own ones first.
-    fn choose(&self, count: u32) -> TpcMask {
-        let own = self.granted().and(&self.own).lowest(count);
-        let more = count.saturating_sub(own.count());
-        own.or(&self.granted().without(&self.own).lowest(more))
     }
 
     /// Records that the piece with the present size was released. `bound` says whether its mask
@@ -322,6 +308,7 @@ mod tests {
     use crate::lane::in_flight::{Fence, Reach};
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::{Heap, View};
+    use crate::topology::Topology;
     use std::vec;
 
     const KERNEL: Kernel = Kernel {
@@ -376,6 +363,56 @@ mod tests {
         let sizing = &mut governor.sizing;
         let laws = Laws::new(&mut sizing.laws, &mut sizing.uses);
         laws.time(&KERNEL, 8) == Some(end.time)
+    }
+
+    /// Returns the governor of 16 TPCs whose next release is a replay of this size.
+    fn replaying(tpcs: u32) -> Governor<Heap, Nobody> {
+        let limits = LaunchLimits {
+            slip: Percent(10),
+            ..LaunchLimits::NONE
+        };
+        let mut governor = Governor::new(limits, vec![], vec![], vec![]);
+        governor.set_gpu(Topology::together(TpcMask::first(16)));
+        governor.update_widths();
+        governor.sizing.most = 16;
+        let size = Size {
+            tpcs,
+            settled: tpcs,
+            verdict: Verdict::Known,
+            explores: false,
+        };
+        governor.sizing.next = Some((graph(&[]), size));
+        governor.use_mask(TpcMask::first(tpcs as usize));
+        governor
+    }
+
+    /// Returns how far replays of size 4 reach whose widest node has `widest` TPCs.
+    fn replays_reach(widest: u32, bound: bool) -> u32 {
+        let mut governor = replaying(4);
+        governor.sizing.patched.widest = widest;
+        // The tide is high at first.
+        (0..1000).for_each(|_| governor.record_reach(bound));
+        governor.reach()
+    }
+
+    #[test]
+    fn nodes_have_widths_below_all_tpcs_only() {
+        for (tpcs, widths) in [(16, 0), (15, WIDTHS)] {
+            let governor = replaying(tpcs);
+            let masks = governor.sizing.masks(None, governor.granted());
+            assert_eq!((masks.tpcs, masks.others.len()), (tpcs, widths));
+        }
+        let widths = replaying(4).sizing.widths.widths.map(|width| width.tpcs);
+        assert_eq!(widths, [2, 4, 6, 8, 10, 12, 14, 16]);
+    }
+
+    #[test]
+    fn a_replay_reaches_as_far_as_its_widest_node() {
+        assert_eq!(replays_reach(4, true), 4);
+        assert_eq!(replays_reach(2, true), 4, "the mask of the others");
+        assert_eq!(replays_reach(10, true), 10);
+        assert_eq!(replays_reach(0, true), tide::ALL, "no node is known");
+        assert_eq!(replays_reach(10, false), tide::ALL, "no mask was written");
     }
 
     #[test]

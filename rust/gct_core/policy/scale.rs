@@ -25,8 +25,7 @@
 //! `parallel / serial` TPCs. One without a serial part never is: it would only be slower.
 //!
 //! The size is found by bisection. A smaller one is worse if it is too slow, or if it costs more
-//! TPC-time because more nodes of a graph need all TPCs. The noise of its observations decides when
-//! a point is known to be too slow:
+//! TPC-time. The noise of its observations decides when a point is known to be too slow:
 //!
 //! ```text
 //! error     = 2 * mean deviation / sqrt(observations)
@@ -172,7 +171,8 @@ pub struct Law {
 pub struct Observation {
     /// Its size.
     pub tpcs: u32,
-    /// The TPCs that it used in the mean: more than its size if some nodes of a graph need more.
+    /// The TPCs that it used in the mean: of a graph's nodes, some need more than its size, and
+    /// some cannot use as many.
     pub used: u64,
     /// The time, with these TPCs to itself.
     pub time: Ns,

@@ -97,9 +97,9 @@ pub struct Patched {
     pub visits: usize,
     /// Nodes with blocks.
     pub seen: usize,
-    /// The sum of the TPCs that these have, and the most that one has.
+    /// The sum of the TPCs that these have.
     pub used: u64,
-    /// The second of these.
+    /// The most TPCs that one of these has.
     pub widest: u32,
 }
 
