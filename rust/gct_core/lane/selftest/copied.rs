@@ -40,10 +40,17 @@ struct Bench<'a> {
     slots: Option<WholeSlots<Run>>,
 }
 
-impl Bench<'_> {
-    /// Publishes once. Returns the number of the tenant's entries.
-    fn publish(&mut self, ram: &Ram<'_>, sides: &Sides<'_>) -> u32 {
-        let mut round = Round {
+/// What a step of a lane takes.
+type Parts<'b, 'a, 'r> = (
+    &'b mut Lane<Lent<'a>, Run>,
+    &'b mut Governor<Lent<'a>, Nobody>,
+    Round<'b, Lent<'a>, Ram<'r>>,
+);
+
+impl<'a> Bench<'a> {
+    /// Returns the lane, what governs it, and a round of both.
+    fn round<'b, 'r>(&'b mut self, ram: &'b Ram<'r>) -> Parts<'b, 'a, 'r> {
+        let round = Round {
             memory: ram,
             scratch: self.scratch.as_mut(),
             copies: Some(&mut self.copies),
@@ -52,21 +59,19 @@ impl Bench<'_> {
             work: &mut self.work,
             now: NOW,
         };
-        self.lane.publish(sides, &mut self.governor, &mut round)
+        (&mut self.lane, &mut self.governor, round)
+    }
+
+    /// Publishes once. Returns the number of the tenant's entries.
+    fn publish(&mut self, ram: &Ram<'_>, sides: &Sides<'_>) -> u32 {
+        let (lane, governor, mut round) = self.round(ram);
+        lane.publish(sides, governor, &mut round)
     }
 
     /// Takes a step towards the end of the lane.
     fn leave(&mut self, ram: &Ram<'_>, sides: &Sides<'_>) -> Leave {
-        let mut round = Round {
-            memory: ram,
-            scratch: self.scratch.as_mut(),
-            copies: Some(&mut self.copies),
-            slots: self.slots.as_mut(),
-            turn: 2,
-            work: &mut self.work,
-            now: NOW,
-        };
-        self.lane.leave(sides, &mut self.governor, &mut round)
+        let (lane, governor, mut round) = self.round(ram);
+        lane.leave(sides, governor, &mut round)
     }
 }
 
