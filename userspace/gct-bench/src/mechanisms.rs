@@ -241,6 +241,18 @@ pub(crate) fn in_order<S>(
 /// Measures every pair once per round, in random order, while time is left. Notes a pair that
 /// fails.
 pub(crate) fn in_rounds(
+    pairs: Vec<Pair>,
+    cli: &Cli,
+    what: &str,
+    report: &mut Report,
+    measure: impl FnMut(&Pair, &mut Rng, &mut Report) -> Result<()>,
+) -> Result<()> {
+    let mut budget = Budget::new(cli.limit_seconds);
+    in_rounds_within(pairs, (cli, &mut budget), what, report, measure)
+}
+
+/// The same, with a budget that others spend, too.
+pub(crate) fn in_rounds_within(
     mut pairs: Vec<Pair>,
     (cli, budget): (&Cli, &mut Budget),
     what: &str,

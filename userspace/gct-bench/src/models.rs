@@ -7,7 +7,6 @@
 //! requests are CUDA graphs that arrive as [`crate::arrivals`] says.
 
 use crate::arrivals::Arrivals;
-use crate::budget::Budget;
 use crate::dominance::{ALONE, P99, RATE};
 use crate::goodput::{self, filled, Bounds, MEASURED};
 use crate::mechanisms::{self, Mechanism, Pair, Servers};
@@ -82,14 +81,9 @@ pub(crate) fn run(
         }
         cli.measures(&mechanism.name)
     })?;
-    let mut budget = Budget::new(cli.limit_seconds);
-    mechanisms::in_rounds(
-        all,
-        (cli, &mut budget),
-        part,
-        report,
-        |pair, random, report| with_pair(kit, cli, pair, (offered, &rates), random, report),
-    )
+    mechanisms::in_rounds(all, cli, part, report, |pair, random, report| {
+        with_pair(kit, cli, pair, (offered, &rates), random, report)
+    })
 }
 
 fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -6,18 +6,17 @@
 //! The urgent kernel is one block of a microsecond. Its time runs from its launch to the moment at
 //! which the program knows of its end. The row alone says how much of that is no wait.
 
-use crate::budget::Budget;
 use crate::dominance::{ALONE, COLUMNS};
 use crate::mechanisms::{self, Mechanism, Pair};
 use crate::models::LONGER;
 use crate::report::{Report, Table};
-use crate::sweep::{best_effort, needs, Both, PATIENCE};
+use crate::sweep::{needs, Both};
 use crate::torch::{filled, LEAD};
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{moment_in, number, Kit};
+use gct_hw::kit::Kit;
 use gct_hw::mps::Mps;
 
 /// The name of the part.
@@ -52,9 +51,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     for blocks_us in BLOCKS_US {
         report.add(table(blocks_us));
     }
-    let mut budget = Budget::new(cli.limit_seconds);
-    let budget = (cli, &mut budget);
-    mechanisms::in_rounds(pairs, budget, PREEMPTION, report, |pair, random, report| {
+    mechanisms::in_rounds(pairs, cli, PREEMPTION, report, |pair, random, report| {
         with_pair(kit, cli, pair, random, report)
     })
 }
@@ -94,31 +91,11 @@ fn with_pair(
     let mut both = Both::start(kit, pair)?;
     for blocks_us in BLOCKS_US {
         for mechanism in &pair.mechanisms {
-            let window = format!(
-                "--seconds {} --start-at {}",
-                LONGER * cli.seconds,
-                moment_in(LEAD)
-            );
-            if mechanism.beside {
-                both.best_effort
-                    .ask(&format!("{} {window}", best_effort(blocks_us)))?;
-            }
-            let priority = match mechanism.high_priority {
-                true => "--high-priority",
-                false => "",
-            };
-            both.critical.ask(&format!(
-                "{URGENT} --period-us {PERIOD_US} --poisson --seed {} {priority} {window}",
-                random.u32(..)
-            ))?;
-            let line = both.critical.answer(PATIENCE)?;
-            let rate = match mechanism.beside {
-                true => vec![number(
-                    &both.best_effort.answer(PATIENCE)?,
-                    "launches_per_second",
-                )?],
-                false => vec![],
-            };
+            let seed = random.u32(..);
+            let urgent = format!("{URGENT} --period-us {PERIOD_US} --poisson --seed {seed}");
+            let seconds = LONGER * cli.seconds;
+            let (line, rate) = both.window(mechanism, &urgent, blocks_us, (LEAD, seconds))?;
+            let rate = rate.into_iter().collect();
             report.add(filled(table(blocks_us), &mechanism.name, &line, rate)?);
         }
     }

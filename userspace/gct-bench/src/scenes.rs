@@ -150,7 +150,7 @@ pub(crate) fn run(
         .partition(|pair| pair.critical == native && pair.best_effort == native);
     let mut budget = Budget::new(cli.limit_seconds);
     // The programs that ran alone have their models already.
-    mechanisms::in_rounds(
+    mechanisms::in_rounds_within(
         stock,
         (cli, &mut budget),
         part,
@@ -158,7 +158,7 @@ pub(crate) fn run(
         |pair, random, report| programs.windows(cli, pair, (&scenes, &rates), random, report),
     )?;
     drop(programs);
-    mechanisms::in_rounds(
+    mechanisms::in_rounds_within(
         others,
         (cli, &mut budget),
         part,

@@ -3,7 +3,6 @@
 //! Measures a latency-critical loop beside a best-effort one under every mechanism, over lengths of
 //! best-effort blocks and latency-critical loads.
 
-use crate::budget::Budget;
 use crate::dominance::COLUMNS;
 use crate::mechanisms::{self, Mechanism, Needs, Pair};
 use crate::report::{Point, Report, Table};
@@ -14,6 +13,7 @@ use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit};
 use gct_hw::mps::Mps;
 use gct_hw::served::Served;
+use serde_json::Value;
 use std::time::Duration;
 
 /// The latency-critical kernel: 132 blocks of 256 threads; one wave on 9 TPCs.
@@ -78,14 +78,9 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     for point in cli.points() {
         report.add(empty(&point, &names));
     }
-    let mut budget = Budget::new(cli.limit_seconds);
-    mechanisms::in_rounds(
-        pairs,
-        (cli, &mut budget),
-        "sweep",
-        report,
-        |pair, random, report| with_pair(kit, cli, pair, random, report),
-    )
+    mechanisms::in_rounds(pairs, cli, "sweep", report, |pair, random, report| {
+        with_pair(kit, cli, pair, random, report)
+    })
 }
 
 /// Returns the table of a point, with its rows and without measurements.
@@ -202,21 +197,38 @@ impl Both {
     ) -> Result<[Option<f64>; 4]> {
         // CAST: milliseconds at most.
         let seconds = seconds.max(LAUNCHES * point.period_us as f64 * 1e-6);
+        let poisson = if point.poisson { "--poisson" } else { "" };
+        let critical = format!(
+            "{CRITICAL} --period-us {} --seed {seed} {poisson}",
+            point.period_us
+        );
+        let (line, rate) = self.window(mechanism, &critical, point.blocks_us, (lead, seconds))?;
+        let time = |key| number(&line, key).map(Some);
+        Ok([time("p50_us")?, time("p95_us")?, time("p99_us")?, rate])
+    }
+
+    /// Runs the loop `critical` for a window of `seconds` that begins after `lead`, beside launches
+    /// whose blocks take so long if the mechanism has it beside them. Returns what the loop has
+    /// answered, and the rate of these launches in launches/s.
+    pub(crate) fn window(
+        &mut self,
+        mechanism: &Mechanism,
+        critical: &str,
+        blocks_us: u64,
+        (lead, seconds): (Duration, f64),
+    ) -> Result<(Value, Option<f64>)> {
         let window = format!("--seconds {seconds} --start-at {}", moment_in(lead));
         if mechanism.beside {
             self.best_effort
-                .ask(&format!("{} {window}", best_effort(point.blocks_us)))?;
+                .ask(&format!("{} {window}", best_effort(blocks_us)))?;
         }
-        let poisson = if point.poisson { "--poisson" } else { "" };
         let priority = if mechanism.high_priority {
             "--high-priority"
         } else {
             ""
         };
-        self.critical.ask(&format!(
-            "{CRITICAL} --period-us {} --seed {seed} {poisson} {priority} {window}",
-            point.period_us
-        ))?;
+        self.critical
+            .ask(&format!("{critical} {priority} {window}"))?;
         let line = self.critical.answer(PATIENCE)?;
         let rate = match mechanism.beside {
             true => Some(number(
@@ -225,7 +237,6 @@ impl Both {
             )?),
             false => None,
         };
-        let time = |key| number(&line, key).map(Some);
-        Ok([time("p50_us")?, time("p95_us")?, time("p99_us")?, rate])
+        Ok((line, rate))
     }
 }

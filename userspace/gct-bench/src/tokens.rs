@@ -8,7 +8,6 @@
 //! granted where these are fewer. The second row is compared with its own decode without a
 //! neighbour, too: the limit may change tokens, the neighbour may not.
 
-use crate::budget::Budget;
 use crate::dominance::OURS;
 use crate::mechanisms::{self, Pair, Servers};
 use crate::models::{serve, BUILD, PATIENCE};
@@ -101,20 +100,13 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     let pairs = servers.pairs(tpcs, report, |mechanism| {
         mechanism.beside && !mechanism.high_priority && cli.measures(&mechanism.name)
     })?;
-    let mut budget = Budget::new(cli.limit_seconds);
-    mechanisms::in_rounds(
-        pairs,
-        (cli, &mut budget),
-        "tokens",
-        report,
-        |pair, _, report| {
-            let ours = pair.mechanisms.iter().any(|m| m.name.starts_with(OURS));
-            for shown in SHOWN.into_iter().take(if ours { 2 } else { 1 }) {
-                with_pair(kit, pair, shown, all_sms, &native, report)?;
-            }
-            Ok(())
-        },
-    )
+    mechanisms::in_rounds(pairs, cli, "tokens", report, |pair, _, report| {
+        let ours = pair.mechanisms.iter().any(|m| m.name.starts_with(OURS));
+        for shown in SHOWN.into_iter().take(if ours { 2 } else { 1 }) {
+            with_pair(kit, pair, shown, all_sms, &native, report)?;
+        }
+        Ok(())
+    })
 }
 
 fn decode(speaker: &mut Served, start: &str) -> Result<Value> {

@@ -112,14 +112,9 @@ pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Repor
         }
         report.add(table);
     }
-    let mut budget = Budget::new(cli.limit_seconds);
-    mechanisms::in_rounds(
-        pairs,
-        (cli, &mut budget),
-        "torch",
-        report,
-        |pair, random, report| with_pair(kit, cli, pair, random, report),
-    )
+    mechanisms::in_rounds(pairs, cli, "torch", report, |pair, random, report| {
+        with_pair(kit, cli, pair, random, report)
+    })
 }
 
 fn table(how: &str) -> Table {
