@@ -83,6 +83,8 @@ features! {
     GmemPageable = 21, "gmem.pageable";
     /// Others are pressed for a service's goal.
     SloP99 = 22, "slo.p99";
+    /// Memory beyond a part that is kept gives way to others.
+    GmemLow = 23, "gmem.low";
 }
 
 /// A set of features.

@@ -6,6 +6,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`arrivals`] | when an idle tenant usually comes back |
+//! | [`balance`] | how much memory an owner may have while others need some |
 //! | [`doorbell`] | whether doorbells fault while no processor is spare |
 //! | [`pace`] | how many atoms a launch is split into, and whether the next one is released |
 //! | [`patience`] | when a wait ends although nothing has happened |
@@ -24,6 +25,7 @@
 //! | [`transfer`] | how many bytes of a copy are released at once |
 
 pub mod arrivals;
+pub mod balance;
 pub mod doorbell;
 pub mod pace;
 pub mod patience;

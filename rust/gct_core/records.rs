@@ -13,6 +13,7 @@ use crate::iface::{CgroupPath, Name};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
+use crate::policy::balance::Balance;
 use crate::policy::pauses::Pauses;
 use crate::policy::slo::Verdict;
 use crate::policy::tpc::Rank;
@@ -157,6 +158,10 @@ pub struct Pool {
     pub(crate) taken: Sat<u64>,
     /// A lower `gmem.limit` that is in force and not stored yet.
     pub(crate) trial: Option<Bytes>,
+    /// What `gmem.low` leaves of `gmem.limit` now, where a backend looks at it.
+    pub(crate) allowed: Option<Bytes>,
+    /// What that rests on.
+    pub(crate) balance: Balance,
     /// Channels that were allocated with a ring of the driver's.
     pub(crate) owned: Sat<u64>,
     /// Channels that were to have one and have their tenant's.

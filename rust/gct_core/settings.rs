@@ -18,6 +18,8 @@ use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 pub struct Settings {
     /// `gmem.limit`.
     pub gmem_limit: Option<Bytes>,
+    /// `gmem.low`.
+    pub gmem_low: Option<Bytes>,
     /// `gmem.pageable`.
     pub pageable: bool,
     /// `hmem.limit`.
@@ -65,6 +67,7 @@ impl Settings {
     /// The defaults.
     pub const DEFAULT: Self = Self {
         gmem_limit: None,
+        gmem_low: None,
         pageable: false,
         hmem_limit: None,
         timeslice: None,
@@ -90,6 +93,7 @@ impl Settings {
     pub const fn get(&self, file: File) -> Option<Value> {
         Some(match file {
             File::GmemLimit => Value::BytesOrMax(self.gmem_limit),
+            File::GmemLow => Value::BytesOrMax(self.gmem_low),
             File::GmemPageable => Value::Switch(self.pageable),
             File::HmemLimit => Value::BytesOrMax(self.hmem_limit),
             File::ComputeTimeslice => Value::Timeslice(self.timeslice),
@@ -118,6 +122,7 @@ impl Settings {
     pub fn set(&mut self, file: File, value: Value) -> Result<(), Error> {
         match (file, value) {
             (File::GmemLimit, Value::BytesOrMax(limit)) => self.gmem_limit = limit,
+            (File::GmemLow, Value::BytesOrMax(low)) => self.gmem_low = low,
             (File::GmemPageable, Value::Switch(on)) => self.pageable = on,
             (File::HmemLimit, Value::BytesOrMax(limit)) => self.hmem_limit = limit,
             (File::ComputeTimeslice, Value::Timeslice(slice)) => self.timeslice = slice,
@@ -215,6 +220,7 @@ impl Settings {
     pub fn within(&self, group: &Self) -> Self {
         Self {
             gmem_limit: least(self.gmem_limit, group.gmem_limit),
+            gmem_low: least(self.gmem_low, group.gmem_low),
             pageable: self.pageable || group.pageable,
             hmem_limit: least(self.hmem_limit, group.hmem_limit),
             timeslice: least(self.timeslice, group.timeslice),
@@ -293,7 +299,7 @@ mod tests {
                 None => assert_eq!(entry.file, File::GmemPeak, "{}", entry.name),
             }
         }
-        assert_eq!(settable, 17);
+        assert_eq!(settable, 18);
     }
 
     #[test]

@@ -290,9 +290,9 @@ impl State<'_> {
 pub(super) const RESERVED: Handle = 1;
 
 impl Pool {
-    /// Returns `gmem.limit`, or that of a trial.
+    /// Returns `gmem.limit`, that of a trial, or what `gmem.low` leaves now: the least.
     pub(super) fn memory_limit(&self) -> Option<Bytes> {
-        let limits = [self.settings.gmem_limit, self.trial];
+        let limits = [self.settings.gmem_limit, self.trial, self.allowed];
         limits.into_iter().flatten().min()
     }
 

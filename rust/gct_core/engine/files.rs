@@ -269,12 +269,15 @@ fn show_pool(
         File::GmemPeak => show::value(&Value::Bytes(pool.usage.peak()), out),
         File::HmemCurrent => show::value(&Value::Bytes(now.host), out),
         File::GmemStat if features.has(Feature::GmemCharge) => {
-            show::stat_line("pinned", now.memory.get(), out).and_then(|()| {
-                match features.has(Feature::GmemUvm) {
+            show::stat_line("pinned", now.memory.get(), out)
+                .and_then(|()| match features.has(Feature::GmemUvm) {
                     true => show::stat_line("uvm", now.managed.get(), out),
                     false => Ok(()),
-                }
-            })
+                })
+                .and_then(|()| match pool.allowed {
+                    Some(allowed) => show::stat_line("allowed", allowed.get(), out),
+                    None => Ok(()),
+                })
         }
         File::GmemEvents if features.has(Feature::GmemLimit) => {
             show::stat_line("limit", pool.refusals, out).and_then(|()| {

@@ -4,6 +4,7 @@
 
 mod admit;
 mod aliases;
+mod balance;
 mod bounds;
 mod conformance;
 mod faults;

@@ -232,6 +232,13 @@ files! {
         errors: [Unsupported, Busy],
         doc: "Upper bound of gmem.current. Where pages can be evicted, the owner's own pages are, never a neighbour's. Otherwise an allocation beyond the limit fails as out of memory. Lowering it below memory that cannot be evicted fails, and the old limit stays.",
     }
+    GmemLow: Pool "gmem.low" ReadWrite BytesOrMax {
+        default: "max",
+        unit: "bytes",
+        feature: GmemLow,
+        errors: [Unsupported],
+        doc: "Device memory that the owner keeps when others need memory. What it has beyond that, up to gmem.limit, gives way to them if it can be evicted. `max`: all within gmem.limit is kept.",
+    }
     GmemCurrent: Pool "gmem.current" Read Bytes {
         unit: "bytes",
         feature: GmemCharge,

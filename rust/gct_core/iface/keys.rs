@@ -28,6 +28,9 @@ pub enum Source {
     /// A daemon whose processes enforce limits themselves, and answer
     /// ([`State::set_unbound`](crate::state::State::set_unbound)).
     Answers,
+    /// A daemon that divides memory by `gmem.low`
+    /// ([`State::balance`](crate::state::State::balance)).
+    Looks,
 }
 
 const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'static str) -> Key {
@@ -105,6 +108,12 @@ pub const KEYS: &[Key] = &[
         Some(Feature::GmemUvm),
         "Bytes of managed memory: of its roots of 2 MiB on the GPU; in the user-space mode all that programs ask for as such, resident or not, and of pageable memory what is on the GPU.",
     ),
+    Key {
+        file: File::GmemStat,
+        key: "allowed",
+        source: Source::Looks,
+        doc: "The most that the owner may have now, between `gmem.low` and `gmem.limit`; absent where nothing gives way once a second.",
+    },
     key(
         File::GmemEvents,
         "limit",

@@ -38,6 +38,7 @@ pub const VERSION: u32 = 15;
 pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
+    .with(Feature::GmemLow)
     .with(Feature::GmemUvm)
     .with(Feature::GmemPageable)
     .with(Feature::HmemCharge)

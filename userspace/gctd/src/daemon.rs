@@ -2,6 +2,7 @@
 
 //! Owns the core and makes the tree, the pages and the descriptors follow its decisions.
 
+mod balance;
 mod files;
 mod goals;
 mod ioctls;
@@ -24,6 +25,7 @@ use crate::gpus;
 use crate::options::Options;
 use crate::tenants::Tenants;
 use crate::tree::Tree;
+use balance::Balances;
 use gct_core::gpu::GpuFacts;
 use gct_core::host::Host;
 use gct_core::mask::TpcMask;
@@ -52,6 +54,7 @@ pub(crate) struct Daemon {
     pending: PendingWrites,
     lowerings: Lowerings,
     looks: Looks,
+    balances: Balances,
     pub(crate) budget: Budget,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
@@ -61,6 +64,8 @@ pub(crate) struct Daemon {
     selftests: HashMap<u32, Option<Selftest>>,
     /// The TPCs that the administrator named for all GPUs.
     tpcs: Option<TpcMask>,
+    /// The memory of GPUs that the resource manager does not describe.
+    memory: Option<Bytes>,
     /// GPUs that the resource manager has not described yet, and when to ask again.
     unknown_gpus: HashMap<u32, Instant>,
     /// When each member joined its group by pid, in nanoseconds since boot.
@@ -87,11 +92,13 @@ impl Daemon {
             pending: PendingWrites::new()?,
             lowerings: Lowerings::new()?,
             looks: Looks::new()?,
+            balances: Balances::new()?,
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
             selftest_directory: options.selftests.clone(),
             selftests: HashMap::new(),
             tpcs: options.tpcs,
+            memory: options.memory,
             unknown_gpus: HashMap::new(),
             joined: HashMap::new(),
             watches: Watches::new(epoll),
@@ -113,6 +120,11 @@ impl Daemon {
     /// Returns the timer of looks at requests, for epoll.
     pub(crate) fn looks_timer(&self) -> BorrowedFd<'_> {
         self.looks.timer()
+    }
+
+    /// Returns the timer of looks at memory, for epoll.
+    pub(crate) fn balances_timer(&self) -> BorrowedFd<'_> {
+        self.balances.timer()
     }
 
     /// Adds the GPUs that appeared since the last call. All appear when the driver is loaded.
@@ -158,9 +170,10 @@ impl Daemon {
             Err(_) => self.unknown_gpus.remove(&facts.rm_id),
         };
         let answer = answer.ok().flatten();
+        facts.memory_total = self.memory;
         if let Some(answer) = &answer {
             facts.set_architecture(answer.chip.architecture);
-            facts.memory_total = answer.memory.map(Bytes);
+            facts.memory_total = answer.memory.map(Bytes).or(self.memory);
         }
         let selftest = self.selftest(facts);
         let configured = self.tpcs.map(Topology::apart);

@@ -70,6 +70,7 @@ fn serve(cli: Cli) -> Result<()> {
         gpus: cli.gpus,
         selftests: cli.selftests.unwrap_or_else(selftest::directory),
         tpcs: cli.tpcs,
+        memory: None,
     };
     let signals = Signals::block();
     log::start(cli.log_format, cli.log_level);

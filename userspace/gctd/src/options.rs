@@ -3,6 +3,7 @@
 //! Holds what the command line configures.
 
 use gct_core::mask::TpcMask;
+use gct_core::units::Bytes;
 use std::path::PathBuf;
 
 /// The configuration of a daemon.
@@ -16,4 +17,6 @@ pub struct Options {
     pub selftests: PathBuf,
     /// The TPCs of every GPU; `None` to ask the resource manager.
     pub tpcs: Option<TpcMask>,
+    /// The memory of every GPU that the resource manager does not describe.
+    pub memory: Option<Bytes>,
 }

@@ -40,7 +40,8 @@ const ACK_TIMER: u64 = 3;
 const ACCEPT_TIMER: u64 = 4;
 const LOOKS_TIMER: u64 = 5;
 const LOWERINGS_TIMER: u64 = 6;
-const FIRST_CONNECTION: u64 = 7;
+const BALANCES_TIMER: u64 = 7;
+const FIRST_CONNECTION: u64 = 8;
 
 /// A listening daemon.
 #[derive(Debug)]
@@ -93,6 +94,7 @@ impl Server {
             (daemon.ack_timer(), ACK_TIMER),
             (daemon.looks_timer(), LOOKS_TIMER),
             (daemon.lowerings_timer(), LOWERINGS_TIMER),
+            (daemon.balances_timer(), BALANCES_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
         ] {
             add(&epoll, fd, event)?;
@@ -144,6 +146,7 @@ impl Server {
                     ACK_TIMER => self.daemon.lock().ack_timeout(),
                     LOOKS_TIMER => self.daemon.lock().look_at_requests(),
                     LOWERINGS_TIMER => self.daemon.lock().look_at_lowerings(),
+                    BALANCES_TIMER => self.daemon.lock().look_at_memory(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),

@@ -4,6 +4,7 @@
 
 use crate::{Mount, Options, Server, Stopper};
 use gct_core::mask::TpcMask;
+use gct_core::units::Bytes;
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::{socket, VERSION};
@@ -20,6 +21,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The 66 TPCs of an H200, which each GPU has.
 pub const TPCS: &str = "0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83";
+
+/// The memory of each GPU.
+pub const MEMORY: Bytes = Bytes(1 << 30);
 
 /// Returns the driver's `information` file of H200 number `n`, on a bus of its own.
 fn information(n: usize) -> String {
@@ -154,6 +158,7 @@ fn bind(directory: &Path, tpcs: Option<TpcMask>) -> Server {
         gpus: directory.join("gpus"),
         selftests: directory.join("selftest"),
         tpcs,
+        memory: Some(MEMORY),
     };
     // A child that another thread has forked holds the lock of a daemon that was stopped, until it
     // executes its program.

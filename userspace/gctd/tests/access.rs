@@ -89,6 +89,7 @@ fn a_second_daemon_is_refused() {
         gpus: daemon.directory.join("gpus"),
         selftests: daemon.directory.join("selftest"),
         tpcs: None,
+        memory: None,
     };
     let refused = gctd::Server::bind(&options).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);

@@ -125,6 +125,18 @@ pub(crate) static METRICS: &[Metric] = &[
         "Most device memory; absent without a limit.",
     ),
     gauge(
+        ("memory_low", "bytes"),
+        File::GmemLow,
+        From::Value,
+        "Device memory that is kept while others need memory; absent if all is.",
+    ),
+    gauge(
+        ("memory_allowed", "bytes"),
+        File::GmemStat,
+        From::Key("allowed"),
+        "Most device memory now, between memory_low and memory_limit.",
+    ),
+    gauge(
         ("memory_usage", "bytes"),
         File::GmemCurrent,
         From::Value,

@@ -141,6 +141,12 @@ impl Daemon {
         if matches!(entry.file, File::SloP99 | File::ComputePriority) {
             self.follow_requests();
         }
+        if matches!(
+            entry.file,
+            File::GmemLow | File::GmemLimit | File::GmemPageable
+        ) {
+            self.follow_balance();
+        }
         self.apply_effects();
         Some(outcome.map_err(errno))
     }
