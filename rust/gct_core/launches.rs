@@ -29,7 +29,7 @@ pub struct Launches {
     pub split: u64,
     /// Atoms of the split launches.
     pub atoms: u64,
-    /// Launches and atoms that have ended and whose duration was predicted.
+    /// Launches, atoms and replays of graphs that have ended and whose duration was predicted.
     pub predicted: u64,
     /// Those of them that took over 50 us more or less.
     pub mispredicted: u64,

@@ -209,7 +209,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "predicted",
         Some(Feature::TpcMask),
-        "Launches and atoms that have ended and whose duration was predicted.",
+        "Launches, atoms and replays of graphs that have ended and whose duration was predicted.",
     ),
     key(
         File::ComputeStat,

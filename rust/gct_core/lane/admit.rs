@@ -149,6 +149,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                         self.released(submission, bound);
                     }
                 }
+                if let Some(submission) = submission.as_mut().filter(|it| it.kernel.is_graph()) {
+                    let predicted = self.predict(&submission.kernel, submission.tpcs);
+                    submission.replay = predicted.unwrap_or(Ns(0));
+                }
                 (
                     sealed.unwrap_or(*entry),
                     submission.filter(|_| self.tracks_ends()),

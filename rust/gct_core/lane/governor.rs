@@ -486,15 +486,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
         self.record_end(end.at);
         self.learn_size(submission, end, now);
-        let predicted = submission.predicted > Ns(0);
+        let predicted = submission.is_predicted();
         add(&mut self.counters.predicted, u64::from(predicted));
         add(&mut self.counters.mispredicted, u64::from(end.missed));
+        let kernel = &submission.kernel;
+        let blocks = match kernel.is_graph() {
+            true => kernel.blocks().get(),
+            false => submission.blocks,
+        };
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
-        predictor.observe(
-            &submission.kernel,
-            submission.blocks,
-            submission.tpcs,
-            end.time,
-        );
+        predictor.observe(kernel, blocks, submission.tpcs, end.time);
     }
 }

@@ -60,10 +60,20 @@ pub struct Submission<V> {
     pub tpcs: u64,
     /// The predicted duration.
     pub predicted: Ns,
+    /// The predicted duration of a replay, which is compared with the real one. Nothing else
+    /// depends on it.
+    pub replay: Ns,
     /// The bytes that it copies; 0 if it is a launch.
     pub bytes: u64,
     /// Its size, if it has one.
     pub sized: Option<Allotment>,
+}
+
+impl<V> Submission<V> {
+    /// Returns whether its duration, that of a replay included, was predicted.
+    pub fn is_predicted(&self) -> bool {
+        self.predicted.max(self.replay) > Ns(0)
+    }
 }
 
 /// The size of a submission.
@@ -89,7 +99,7 @@ pub struct End {
     pub queued: bool,
     /// How far the time may be off, because its beginning and end are between two looks.
     pub error: Ns,
-    /// Whether its prediction was wrong ([`predict::misses`]).
+    /// Whether its prediction, that of a replay included, was wrong ([`predict::misses`]).
     pub missed: bool,
 }
 
@@ -245,9 +255,10 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
                     Ns(0) => now,
                     predicted => (began + predicted).max(looked).min(now),
                 },
-                missed: predicted > Ns(0) && {
+                missed: first.submission.is_predicted() && {
                     // If another one has ended since the last look, this one began before now.
                     let longest = now - began.min(first.published.max(looked));
+                    let predicted = predicted.max(first.submission.replay);
                     predict::misses(predicted, looked - began, longest)
                 },
             };
@@ -339,6 +350,7 @@ mod tests {
             blocks: 7,
             tpcs: 66,
             predicted: Ns(predicted),
+            replay: Ns(0),
             bytes: 0,
             sized: None,
         }
@@ -377,6 +389,27 @@ mod tests {
             queue.remove_ended(&ram, us(at), |_, end| missed.push(end.missed));
         }
         assert_eq!(missed, [false, false, true, true, false]);
+    }
+
+    /// Checks that the prediction of a replay is compared, and counts for nothing else.
+    #[test]
+    fn a_replay_may_miss_and_counts_as_unknown() {
+        let (ram, mut queue) = (Ram::new(4), queue());
+        for number in 1..=2 {
+            let replay = Submission {
+                replay: Ns(400_000),
+                ..submission(0, number, 0)
+            };
+            assert!(replay.is_predicted());
+            queue.published(replay, false, Ns(100));
+        }
+        assert_eq!(queue.totals().predicted, Ns(0));
+        let mut seen = Vec::new();
+        for (ended, at) in [(0, 390_000), (1, 400_000), (1, 880_000), (2, 890_000)] {
+            ram.set(0, ended);
+            queue.remove_ended(&ram, Ns(at), |_, end| seen.push((end.missed, end.at)));
+        }
+        assert_eq!(seen, [(false, Ns(400_000)), (true, Ns(890_000))]);
     }
 
     /// Launches of other streams end behind one that waits. One whose word the program has reset

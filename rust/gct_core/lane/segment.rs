@@ -172,9 +172,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let release = release.and_then(|release| fence(release.va, release.payload));
         let end = ends.iter_mut().find_map(Option::take);
         let sizable = !seal.stores && end.is_some() && ends.iter().all(Option::is_none);
-        let submission = end.or(release).map(|fence| Submission {
-            kernel: sizing::graph(found),
-            ..opaque_submission(fence)
+        let submission = end.or(release).map(|fence| match sizable {
+            true => Submission {
+                kernel: sizing::graph(found),
+                ..opaque_submission(fence)
+            },
+            false => opaque_submission(fence),
         });
         Next::Whole {
             entry,
@@ -266,6 +269,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             blocks: launch.blocks(),
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
+            replay: Ns(0),
             bytes: 0,
             sized: None,
         };
@@ -383,15 +387,11 @@ pub(super) fn words_of<'a, S: Storage>(
 pub(super) fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
     Submission {
         fence,
-        kernel: Kernel {
-            program: 0,
-            grid: [0; 3],
-            block: [0; 3],
-            per_tpc: 0,
-        },
+        kernel: Kernel::graph(0),
         blocks: 0,
         tpcs: 0,
         predicted: Ns(0),
+        replay: Ns(0),
         bytes: 0,
         sized: None,
     }

@@ -122,18 +122,13 @@ impl<S: Storage> Sizing<S> {
     }
 }
 
-/// Returns what identifies the replays of a segment, as a kernel without a grid.
+/// Returns what identifies the replays of a segment.
 pub(super) fn graph(found: &[QmdCall]) -> Kernel {
     let words = found.iter().flat_map(|call| {
         // CAST: both halves of an address.
         [call.qmd_va as u32, (call.qmd_va >> 32) as u32]
     });
-    Kernel {
-        program: words.fold(0, probe::mix),
-        grid: [0; 3],
-        block: [0; 3],
-        per_tpc: 0,
-    }
+    Kernel::graph(words.fold(0, probe::mix))
 }
 
 /// Returns whether no launch of a segment needs certain TPCs together or at once.
@@ -163,7 +158,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let sizing = &self.sizing;
         let reach = match (&sizing.next, sizing.patched.widest) {
             // A replay without known nodes may use any TPC.
-            (Some((kernel, _)), 0) if kernel.grid == [0; 3] => None,
+            (Some((kernel, _)), 0) if kernel.is_graph() => None,
             (Some((_, size)), widest) if widest > size.tpcs => {
                 reach_of(&choose(&sizing.widths.of, widest))
             }
@@ -330,6 +325,7 @@ mod tests {
             blocks: 1000,
             tpcs: 8,
             predicted: Ns(0),
+            replay: Ns(0),
             bytes: 0,
             sized: Some(Allotment {
                 tpcs: 8,
@@ -381,7 +377,7 @@ mod tests {
             verdict: Verdict::Known,
             explores: false,
         };
-        governor.sizing.next = Some((graph(&[]), size));
+        governor.sizing.next = Some((Kernel::graph(7), size));
         governor.use_mask(TpcMask::first(tpcs as usize));
         governor
     }

@@ -20,6 +20,9 @@
 //! time of one wave is that of the launch, divided by its waves. An atom tells of the launch by its
 //! part of the blocks, because atoms overlap.
 //!
+//! A replay of a graph is predicted as a whole: as a kernel of one block that fills any number of
+//! TPCs. So on fewer TPCs than it was seen on it takes longer by their ratio, and on more as long.
+//!
 //! The moving average keeps no distribution: a launch whose time depends on its data is predicted
 //! to take what it took lately.
 
@@ -41,14 +44,37 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the number of blocks.
+    /// Creates the identity of the replays of one graph, from a fingerprint of the nodes that its
+    /// segment launches.
+    pub const fn graph(nodes: u64) -> Self {
+        Self {
+            program: nodes,
+            grid: [0; 3],
+            block: [0; 3],
+            per_tpc: 0,
+        }
+    }
+
+    /// Returns whether it stands for a graph.
+    pub const fn is_graph(&self) -> bool {
+        matches!(
+            (self.program, self.grid, self.block),
+            (1.., [0, 0, 0], [0, 0, 0])
+        )
+    }
+
+    /// Returns the number of blocks; 1 for a graph.
     pub fn blocks(&self) -> Blocks {
-        Blocks(volume(self.grid).0)
+        match self.is_graph() {
+            true => Blocks(1),
+            false => Blocks(volume(self.grid).0),
+        }
     }
 
     /// Returns how many waves its blocks are on `tpcs` TPCs; 0 if that is unknown.
     fn waves(&self, tpcs: u64) -> u64 {
         match u64::from(self.per_tpc).saturating_mul(tpcs) {
+            _ if self.is_graph() => 1,
             0 => 0,
             wave => self.blocks().pieces_of(Blocks(wave)),
         }
@@ -146,7 +172,9 @@ impl<'a> Predictor<'a> {
         let waves = Some(kernel.waves(tpcs)).filter(|waves| *waves > 0);
         let wave = waves.map(|waves| whole / waves);
         self.learn(*kernel, work, Blocks(blocks), wave);
-        self.learn(kernel.any_grid(), work, Blocks(blocks), wave);
+        if !kernel.is_graph() {
+            self.learn(kernel.any_grid(), work, Blocks(blocks), wave);
+        }
     }
 
     /// Learns `work` for `blocks` blocks, and the time of one wave if it is known.
@@ -272,6 +300,27 @@ mod tests {
         let one = kernel(0x1000, 800);
         predictor.observe(&one, 100, 66, Ns(10_000));
         assert_eq!(predict(predictor.slots, &one, 66), Some(Ns(80_000)));
+    }
+
+    /// Checks that a replay is predicted as a whole, never shorter than its graph was seen to take
+    /// on as many TPCs or more, and not before it was seen.
+    #[test]
+    fn a_replay_is_predicted_as_a_whole() {
+        let (mut slots, mut uses) = (vec![None; 64], 0);
+        let mut predictor = Predictor::new(&mut slots, &mut uses);
+        let (graph, other) = (Kernel::graph(0x1000), Kernel::graph(0x2000));
+        assert_eq!(predict(predictor.slots, &graph, 60), None);
+        predictor.observe(&graph, 1, 60, Ns(900_000));
+        for (tpcs, expected) in [(60, 900_000), (66, 900_000), (20, 2_700_000)] {
+            assert_eq!(predict(predictor.slots, &graph, tpcs), Some(Ns(expected)));
+        }
+        assert_eq!(predict(predictor.slots, &other, 60), None);
+        assert_eq!(predictor.slots.iter().flatten().count(), 1);
+        // One observation is a quarter of the average, not twice that.
+        predictor.observe(&graph, 1, 60, Ns(500_000));
+        assert_eq!(predict(predictor.slots, &graph, 60), Some(Ns(800_000)));
+        // What is not known at all is no graph.
+        assert!(!Kernel::graph(0).is_graph() && !kernel(0x1000, 1).is_graph());
     }
 
     proptest! {

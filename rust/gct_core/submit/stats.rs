@@ -134,8 +134,8 @@ pub struct Counters {
     pub cut: u64,
     /// Recognised graph replays.
     pub replays: u64,
-    /// Launches and atoms that have ended and whose duration was predicted, where the caller tracks
-    /// ends.
+    /// Launches, atoms and replays that have ended and whose duration was predicted, where the
+    /// caller tracks ends.
     pub predicted: u64,
     /// Those of them whose prediction was wrong ([`misses`](crate::policy::predict::misses)).
     pub mispredicted: u64,

@@ -320,7 +320,7 @@ pub(crate) static METRICS: &[Metric] = &[
         "launches_predicted",
         File::ComputeStat,
         From::Key("predicted"),
-        "Launches and atoms that have ended and whose duration was predicted.",
+        "Launches, atoms and replays of graphs that have ended and whose duration was predicted.",
     ),
     counter(
         "launches_mispredicted",

@@ -161,3 +161,25 @@ fn a_replay_is_in_flight_until_its_last_node_ends() {
     }
     assert_eq!(bench.governor.counters().stalled, 0);
 }
+
+/// Checks that a replay is predicted from the second one on, with its nodes as a whole, and that
+/// one which takes longer is counted.
+#[test]
+fn a_replay_is_predicted_as_a_whole() {
+    let (mut bench, mut replay) = timed_graph(4);
+    let mut seen = Vec::new();
+    for (number, node_ns) in (1..).zip([250_000, 250_000, 250_000, 500_000]) {
+        replay[17] = number;
+        replay[9] = 5 + 4 * number;
+        bench.submit(&replay, 2048 * bench.put as usize);
+        for _ in 0..4 {
+            let running = bench.running();
+            bench.pass(node_ns);
+            bench.machine.finish(running[0]);
+        }
+        bench.running();
+        let counters = bench.governor.counters();
+        seen.push((counters.predicted, counters.mispredicted));
+    }
+    assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (3, 1)]);
+}
