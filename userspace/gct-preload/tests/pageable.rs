@@ -33,7 +33,7 @@ fn compile(directory: &Path, source: &str, to: &str, options: &[&str]) {
     assert!(status.unwrap().success(), "{source}");
 }
 
-/// A program in the group `web`, which does what it is told.
+/// A program in a group, which does what it is told.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -42,6 +42,11 @@ struct Program {
 
 impl Program {
     fn new(daemon: &Daemon, client: &Client) -> Self {
+        Self::of("web", daemon, client)
+    }
+
+    /// Starts one in another group.
+    fn of(group: &str, daemon: &Daemon, client: &Client) -> Self {
         let test = std::env::current_exe().unwrap();
         let library = test.parent().unwrap().join("libgct_preload.so");
         assert!(library.exists(), "{library:?}");
@@ -54,7 +59,8 @@ impl Program {
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let member = child.id().to_string();
-        client.write("web/group.procs", member).unwrap();
+        let members = format!("{group}/group.procs");
+        client.write(&members, member).unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self {
@@ -250,6 +256,30 @@ fn a_lower_limit_evicts() {
         assert_eq!(program.alloc(2, 16), "0");
         assert_eq!(charged(&client), (16, 64));
     }
+}
+
+/// Checks that memory beyond `gmem.low` leaves while another group needs some, and is back later.
+#[test]
+fn memory_beyond_what_is_kept_gives_way() {
+    let limits = [LIMITS[0], ("gmem.limit", "160M"), ("gmem.low", "64M")];
+    let (daemon, client) = bed("gives-way", &limits);
+    client.write("control", "create other").unwrap();
+    for (file, value) in [("gmem.pageable", "1"), ("gmem.limit", "240M")] {
+        client.write(&format!("other/0/{file}"), value).unwrap();
+    }
+    let mut lesser = Program::new(&daemon, &client);
+    assert_eq!(lesser.alloc(0, 64), "0");
+    assert_eq!(lesser.alloc(1, 64), "0");
+    assert_eq!(charged(&client), (128, 0));
+    let mut other = Program::of("other", &daemon, &client);
+    assert_eq!(other.alloc(0, 144), "0");
+    // 248 MiB are divided, and 32 of what is allowed stay free.
+    eventually(|| charged(&client).0 <= 248 - 144 - 32);
+    assert_eq!(charged(&client).1, 128 - charged(&client).0);
+    assert!(charged(&client).0 > 32, "{:?}", charged(&client));
+    assert_eq!(other.does("free 0"), "0");
+    eventually(|| charged(&client).0 == 128);
+    assert!(lesser.state().ends_with("intact 1"));
 }
 
 /// Checks that memory returns when a limit is raised, though the program launches nothing, and

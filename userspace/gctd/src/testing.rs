@@ -23,7 +23,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TPCS: &str = "0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83";
 
 /// The memory of each GPU.
-pub const MEMORY: Bytes = Bytes(1 << 30);
+pub const MEMORY: Bytes = Bytes(256 << 20);
 
 /// Returns the driver's `information` file of H200 number `n`, on a bus of its own.
 fn information(n: usize) -> String {

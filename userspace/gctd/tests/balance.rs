@@ -81,11 +81,11 @@ fn memory_gives_way_down_to_what_is_kept_and_comes_back() {
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     let stat = || client.read("web/0/gmem.stat").unwrap();
-    for (file, text) in [("pageable", "1"), ("limit", "800M"), ("low", "100M")] {
+    for (file, text) in [("pageable", "1"), ("limit", "200M"), ("low", "70M")] {
         client.write(&format!("web/0/gmem.{file}"), text).unwrap();
     }
-    assert_eq!(client.read("web/0/gmem.low"), Ok("104857600\n".into()));
-    assert_eq!(tenant.link.repage(0, on_gpu(700), 0, false), Ok(()));
+    assert_eq!(client.read("web/0/gmem.low"), Ok("73400320\n".into()));
+    assert_eq!(tenant.link.repage(0, on_gpu(170), 0, false), Ok(()));
     let mut room = || {
         tenant
             .link
@@ -93,26 +93,26 @@ fn memory_gives_way_down_to_what_is_kept_and_comes_back() {
             .map(|room| room.device / MIB)
     };
     let mut other = Other::start(&daemon, &client);
-    other.has(500);
-    eventually(&Some(ROOM - 500), &mut room);
-    let allowed = format!("allowed {}\n", (ROOM - 500) * MIB);
+    other.has(150);
+    eventually(&Some(ROOM - 150), &mut room);
+    let allowed = format!("allowed {}\n", (ROOM - 150) * MIB);
     assert!(stat().ends_with(&allowed), "{}", stat());
-    other.has(950);
-    eventually(&Some(100), &mut room);
-    assert_eq!(client.read("web/0/gmem.limit"), Ok("838860800\n".into()));
+    other.has(240);
+    eventually(&Some(70), &mut room);
+    assert_eq!(client.read("web/0/gmem.limit"), Ok("209715200\n".into()));
     // What came and went would have moved memory twice.
-    other.has(50);
+    other.has(20);
     let left = Instant::now();
-    while room() == Some(100) {
+    while room() == Some(70) {
         assert!(left.elapsed() < Duration::from_secs(20), "nothing is back");
         std::thread::sleep(Duration::from_millis(20));
     }
     let waited = left.elapsed();
     assert!(waited > Duration::from_secs(3), "{waited:?}");
-    eventually(&Some(800), &mut room);
-    other.has(900);
-    eventually(&Some(100), &mut room);
+    eventually(&Some(200), &mut room);
+    other.has(230);
+    eventually(&Some(70), &mut room);
     client.write("web/0/gmem.low", "max").unwrap();
-    assert_eq!(room(), Some(800));
+    assert_eq!(room(), Some(200));
     assert!(!stat().contains("allowed"), "{}", stat());
 }
