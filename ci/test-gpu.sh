@@ -73,6 +73,19 @@ machine() {
 		--log "$OUT/$kernel-$variant.log" --results "$RESULTS/$JOB" || true
 }
 
+# alone NAME VARIANT COMMAND [ARGUMENT...]: one command of rm-test in a machine of its own, on the
+# lean kernel, with more arguments for gct-vm.
+alone() {
+	local name=$1 variant=$2 command=$3
+	shift 3
+	echo "$command" >"$OUT/filter"
+	printf '==> driver %s %s: %s\n' $VERSION "$variant" "$command"
+	"$GCT_VM" run --build "$BUILD" --nv $VERSION --kernel lean --variant "$variant" --gpus 2 \
+		--file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" "$FIRMWARE" \
+		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet \
+		--timeout $DEBUG_SECONDS_MAX --log "$OUT/$name.log" --results "$RESULTS/$JOB" "$@" || true
+}
+
 # As many GPUs as a big machine has: each is initialised, let go and taken again.
 eight_gpus() {
 	NV_VERSION=$VERSION KDIR=$BUILD/linux/lean "$ROOT/ci/kmod.sh"
@@ -154,5 +167,10 @@ for run in "${runs[@]}"; do
 	esac
 done
 [ $# -gt 0 ] || eight_gpus
+# A hundred thousand random operations of many address spaces in all, by five numbers. The debug
+# build compares the ledger with the root chunks whenever one closes.
+for count in 20000 20001 20002 20003 20004; do
+	[ $# -gt 0 ] || ! long || alone "spaces-$count" patched-uvm-debug "spaces $count"
+done
 "$BUILD/uvm/$VERSION/uvm-tests" --list | sed -n 's/^not run  /    not run: /p'
 finish $JOB

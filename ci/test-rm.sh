@@ -90,7 +90,6 @@ done
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-programs" "programs 200"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-deaths" "deaths 100"
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-spaces" "spaces 400"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-accounts" "accounts 1100"
 # A thousand in all, by four seeds: a process of the test has room for some 500 channels.
 for count in 250 251 252 253; do

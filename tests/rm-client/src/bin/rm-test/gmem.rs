@@ -181,44 +181,62 @@ fn of_group() -> Outcome {
     eventually("current", &0, || current("rm"))
 }
 
-/// Threads with clients of their own race for the last bytes: exactly as many as fit get some.
+/// Threads with clients of their own race for the last bytes, by both ways to allocate: exactly as
+/// many as fit get some, and each other one is refused and counted.
 fn threads() -> Outcome {
-    const THREADS: u64 = 24;
-    const FIT: u64 = 5;
-    let (session, limit) = with_room(FIT * MEGABYTE)?;
+    const THREADS: u64 = 64;
+    let (session, limit) = with_room(0)?;
     let open = |_| {
         let client = Client::open()?;
         Gpu::open(&client, 0)
     };
     let gpus: Vec<Gpu> = (0..THREADS).map(open).collect::<Result<_, Error>>()?;
-    for round in 0..5 {
-        let before = refusals(&me())?;
-        let start = Barrier::new(gpus.len());
-        let race = |gpu: &Gpu| {
-            start.wait();
-            gpu.alloc_memory(Memory::Device, MEGABYTE)
-        };
-        let outcomes: Vec<_> = thread::scope(|scope| {
-            let racing = gpus.iter().map(|gpu| scope.spawn(|| race(gpu)));
-            let racing: Vec<_> = racing.collect();
-            racing.into_iter().map(|thread| thread.join()).collect()
-        });
-        same("current", current(&me())?, limit).during(round)?;
-        let mut got = 0;
-        for (gpu, outcome) in gpus.iter().zip(outcomes) {
-            let outcome = outcome.map_err(|_| failed("a thread panicked"))?;
-            let memory = outcome.as_ref().ok().copied();
-            if !is_refused(outcome)? {
-                got += 1;
-                gpu.client().free(memory.unwrap_or(0))?;
-            }
-        }
-        same("threads with memory", got, FIT)?;
-        same("refused", refusals(&me())? - before, THREADS - FIT)?;
+    for fit in [0, 1, 5, THREADS / 2, THREADS - 1, THREADS] {
+        race(&gpus, limit, fit).during(format!("{fit} fit"))?;
     }
-    same("nothing is left", current(&me())?, limit - FIT * MEGABYTE)?;
+    same("nothing is left", current(&me())?, limit)?;
     drop(session);
     Ok(())
+}
+
+/// Has each GPU's client allocate a megabyte at the same time, where `fit` of them fit beside
+/// `before`.
+fn race(gpus: &[Gpu], before: u64, fit: u64) -> Outcome {
+    let limit = before + fit * MEGABYTE;
+    set(&me(), LIMIT, &limit.to_string())?;
+    let refused = refusals(&me())?;
+    let start = Barrier::new(gpus.len());
+    let allocate = |gpu: &Gpu, by_heap| {
+        start.wait();
+        match by_heap {
+            true => gpu.alloc_memory_vid_heap(Memory::Device, MEGABYTE),
+            false => gpu.alloc_memory(Memory::Device, MEGABYTE),
+        }
+    };
+    let allocate = &allocate;
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let by_heap = [false, true].into_iter().cycle();
+        let racing = gpus.iter().zip(by_heap);
+        let racing = racing.map(|(gpu, by_heap)| scope.spawn(move || allocate(gpu, by_heap)));
+        let racing: Vec<_> = racing.collect();
+        racing.into_iter().map(|thread| thread.join()).collect()
+    });
+    same("current", current(&me())?, limit)?;
+    let mut got = 0;
+    for (gpu, outcome) in gpus.iter().zip(outcomes) {
+        let outcome = outcome.map_err(|_| failed("a thread panicked"))?;
+        let memory = outcome.as_ref().ok().copied();
+        if !is_refused(outcome)? {
+            got += 1;
+            gpu.client().free(memory.unwrap_or(0))?;
+        }
+    }
+    same("threads with memory", got, fit)?;
+    same(
+        "refused",
+        refusals(&me())? - refused,
+        gpus.len() as u64 - fit,
+    )
 }
 
 /// Whenever a member dies, all of its memory can be had by another.

@@ -14,7 +14,7 @@
 //! rm-test accounts COUNT   one test: fewer than COUNT processes with an address space of UVM
 //! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
-//! rm-test spaces COUNT     one test: COUNT histories of processes with several address spaces
+//! rm-test spaces COUNT     one test: COUNT operations of processes with several address spaces
 //! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
 //! rm-test swap BOUND       one test: uses memory that does not fit, and prints what moves
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
