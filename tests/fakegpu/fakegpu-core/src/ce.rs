@@ -6,7 +6,7 @@
 mod remap;
 
 use crate::bits::Bits;
-use crate::copies::Direction;
+use crate::copies::{Begun, Direction};
 use crate::gmmu::{translate, AddressSpace, Fault};
 use crate::host::execute::Work;
 use crate::host::methods::Method;
@@ -158,6 +158,19 @@ struct Copy {
     line: u64,
     element: u64,
     launch: u64,
+    /// Since it moves bytes: its direction, and when it may end.
+    begun: Option<(Begun, u64)>,
+}
+
+/// How much of a copy was moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// All of it, or there is none.
+    All,
+    /// What the turn's budget allows.
+    Some,
+    /// All of it, but the time that it takes is not over.
+    Held,
 }
 
 /// The copy engine's state of one channel.
@@ -176,23 +189,25 @@ impl CopyEngine {
         }
     }
 
-    /// Continues the copy in progress, within the turn's budget. Returns whether no copy is left.
+    /// Continues the copy in progress, within the turn's budget.
     ///
     /// # Errors
     /// [`Fault`] if an address is not mapped; the copy is aborted.
-    pub fn advance(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<bool, Fault> {
+    pub fn advance(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<Moved, Fault> {
         let Some(mut copy) = self.copy.take() else {
-            return Ok(true);
+            return Ok(Moved::All);
         };
-        while copy.line < copy.lines {
-            if work.bytes == 0 {
-                self.copy = Some(copy);
-                return Ok(false);
-            }
-            copy.move_chunk(work, space)?;
+        let moved = copy.advance(work, space);
+        if moved != Ok(Moved::All) && moved.is_ok() {
+            self.copy = Some(copy);
+            return moved;
         }
+        if let Some((operation, _)) = copy.begun {
+            work.count_copy(operation, copy.bytes());
+        }
+        moved?;
         self.finish(work, space, copy.launch)?;
-        Ok(true)
+        Ok(Moved::All)
     }
 
     fn register(&self, method: u16) -> u32 {
@@ -244,6 +259,7 @@ impl CopyEngine {
             line: 0,
             element: 0,
             launch: data,
+            begun: None,
         }
     }
 
@@ -305,6 +321,35 @@ impl Copy {
         self.remap.map_or(1, |remap| remap.destination_bytes())
     }
 
+    /// Returns the bytes of its source.
+    fn bytes(&self) -> u64 {
+        self.elements * self.lines * self.source_bytes()
+    }
+
+    /// Moves what the turn's budget allows.
+    fn advance(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<Moved, Fault> {
+        while self.line < self.lines {
+            if work.bytes == 0 {
+                return Ok(Moved::Some);
+            }
+            self.move_chunk(work, space)?;
+        }
+        match self.begun {
+            Some((_, end_ns)) if work.clock.now_ns() < end_ns => Ok(Moved::Held),
+            _ => Ok(Moved::All),
+        }
+    }
+
+    /// Counts bytes that move, and begins an operation with the first.
+    fn count(&mut self, work: &mut Work<'_>, direction: Direction, bytes: u64) {
+        if self.begun.is_none() {
+            let time_ns = (self.bytes() >> 10) * work.chip.copy_ns_per_kib;
+            let begun = work.copies.begin(direction);
+            self.begun = Some((begun, work.clock.now_ns() + time_ns));
+        }
+        work.count_copied(direction, bytes);
+    }
+
     /// Copies the next elements of the line.
     fn move_chunk(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<(), Fault> {
         let left = self.elements - self.element;
@@ -333,9 +378,8 @@ impl Copy {
                 source.location(work.memory, space)?,
                 destination.location(work.memory, space)?,
             );
-            let is_first = (self.line, self.element) == (0, 0);
             let bytes = count * self.source_bytes();
-            work.count_copy(Direction::between(from, to), bytes, is_first);
+            self.count(work, Direction::between(from, to), bytes);
         }
         self.copy_elements(work.memory, space, source, destination, count)?;
         work.bytes = work.bytes.saturating_sub(count * per_element);

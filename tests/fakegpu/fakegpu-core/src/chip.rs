@@ -28,6 +28,8 @@ pub struct ChipDescription {
     pub fb_bytes: u64,
     /// Video memory at the end that GSP reserves.
     pub fb_reserved_bytes: u64,
+    /// Time that a copy takes at least; 0 if it takes what the host takes.
+    pub copy_ns_per_kib: u64,
     /// Width of the memory bus.
     pub fb_bus_bits: u32,
     /// Memory partitions, one bit each.
@@ -277,6 +279,7 @@ impl ChipDescription {
             // with it.
             fb_bytes: 16 * GIB,
             fb_reserved_bytes: 256 * MIB,
+            copy_ns_per_kib: 0,
             fb_bus_bits: 5120,
             fb_partitions_mask: 0xfff,
             l2_bytes: 50 * MIB,

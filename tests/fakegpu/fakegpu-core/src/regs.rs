@@ -184,5 +184,5 @@ registers! {
     /// The selected line.
     GCT_RECORD_TEXT @ 0xff1000 [1024] {}
     /// What the copy engines have moved (copies.rs).
-    GCT_COPIES @ 0xff2000 [48] {}
+    GCT_COPIES @ 0xff2000 [96] {}
 }

@@ -21,6 +21,7 @@ mod window;
 use serde::Deserialize;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::iter::Sum;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use window::Window;
@@ -125,6 +126,10 @@ pub struct Copied {
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// How many were in progress while one of the other direction was, too.
+    pub beside: u64,
+    /// Bytes of those with 2 MiB or more.
+    pub large: u64,
 }
 
 impl Copied {
@@ -134,7 +139,20 @@ impl Copied {
         Self {
             operations: self.operations - earlier.operations,
             bytes: self.bytes - earlier.bytes,
+            beside: self.beside - earlier.beside,
+            large: self.large - earlier.large,
         }
+    }
+}
+
+impl Sum for Copied {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, copied| Self {
+            operations: sum.operations + copied.operations,
+            bytes: sum.bytes + copied.bytes,
+            beside: sum.beside + copied.beside,
+            large: sum.large + copied.large,
+        })
     }
 }
 
@@ -213,8 +231,10 @@ impl Recorder {
     pub fn copies(&self) -> io::Result<[Copies; COPY_ENGINES]> {
         let lock = Lock::take(&self.file)?;
         let copied = |index| Copied {
-            operations: self.window.copied(2 * index),
-            bytes: self.window.copied(2 * index + 1),
+            operations: self.window.copied(4 * index),
+            bytes: self.window.copied(4 * index + 1),
+            beside: self.window.copied(4 * index + 2),
+            large: self.window.copied(4 * index + 3),
         };
         let copies = core::array::from_fn(|engine| Copies {
             to_gpu: copied(3 * engine),

@@ -48,6 +48,10 @@ struct Args {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(768..=16384))]
     fb: Option<u64>,
 
+    /// Time that a copy takes at least, in microseconds for each MiB.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    copy_us_per_mib: u32,
+
     /// Let GSP refuse a control: its C name or number, which of its calls (or
     /// "all"), and the status in hexadecimal, as NVA06C_CTRL_CMD_SET_TIMESLICE:2:0x56.
     #[arg(long, value_name = "CONTROL:WHICH:STATUS")]
@@ -87,6 +91,8 @@ fn main() -> anyhow::Result<()> {
     if let Some(mib) = args.fb {
         chip.fb_bytes = mib << 20;
     }
+
+    chip.copy_ns_per_kib = u64::from(args.copy_us_per_mib) * 1000 / 1024;
 
     let (regions, interrupts) = (backend::regions(&chip), backend::interrupts());
     let recorder = record::open(args.record.as_deref(), args.slot_id)?;

@@ -43,7 +43,7 @@ impl Engine {
         self.methods(&[(nvc8b5::LAUNCH_DMA, data)]);
         let space = self.bench.space;
         let mut turns = 1;
-        while !self.copy.advance(&mut self.bench.work(), space)? {
+        while self.copy.advance(&mut self.bench.work(), space)? != Moved::All {
             turns += 1;
         }
         Ok(turns)
@@ -82,7 +82,28 @@ fn bytes_move_across_pages() {
     engine.launch(PHYSICAL).unwrap();
     // Two operations within video memory, of engine 0.
     let word = |index: u32| engine.bench.copies.read(GCT_COPIES::OFFSET + 4 * index);
-    assert_eq!([8, 9, 10, 11].map(word), [2, 0, 20_000, 0].map(Some));
+    assert_eq!([16, 17, 18, 19].map(word), [2, 0, 20_000, 0].map(Some));
+}
+
+/// A copy ends when its time is over, and other channels go on meanwhile.
+#[test]
+fn a_copy_takes_its_time() {
+    let mut engine = Engine::new();
+    engine.bench.world.stop_clock();
+    engine.bench.chip.copy_ns_per_kib = 1000;
+    engine.methods(&[
+        (nvc8b5::OFFSET_IN_LOWER, 0x1_0000),
+        (nvc8b5::OFFSET_OUT_LOWER, 0x5_0000),
+        (nvc8b5::LINE_LENGTH_IN, 4096),
+        (nvc8b5::LAUNCH_DMA, PHYSICAL),
+    ]);
+    let space = engine.bench.space;
+    let advance = |engine: &mut Engine| engine.copy.advance(&mut engine.bench.work(), space);
+    assert_eq!(advance(&mut engine), Ok(Moved::Held));
+    engine.bench.world.pass(3999);
+    assert_eq!(advance(&mut engine), Ok(Moved::Held));
+    engine.bench.world.pass(1);
+    assert_eq!(advance(&mut engine), Ok(Moved::All));
 }
 
 #[test]

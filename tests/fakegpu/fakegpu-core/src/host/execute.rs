@@ -6,9 +6,10 @@
 //! accesses. A channel that waits for a semaphore is polled: the guest's processors release
 //! semaphores by plain stores, which send no notification.
 
+use crate::ce::Moved;
 use crate::chip::{ChipDescription, Engine, EngineKind};
 use crate::compute::Advance;
-use crate::copies::{Copies, Direction};
+use crate::copies::{Begun, Copies, Direction};
 use crate::faults::{Faults, Place, Report, Target, Ticket};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
@@ -73,12 +74,25 @@ impl Work<'_> {
         }
     }
 
-    /// Counts bytes that this channel's copy engine has moved, and an operation if they are its
-    /// first.
-    pub fn count_copy(&mut self, direction: Direction, bytes: u64, is_first: bool) {
-        if let Some(EngineKind::Copy(engine)) = self.engine.map(|engine| engine.kind) {
-            self.copies.add(engine, direction, bytes, is_first);
+    fn copy_engine(&self) -> Option<u32> {
+        match self.engine?.kind {
+            EngineKind::Copy(engine) => Some(engine),
+            EngineKind::Graphics => None,
         }
+    }
+
+    /// Counts bytes that this channel's copy engine has moved.
+    pub fn count_copied(&mut self, direction: Direction, bytes: u64) {
+        if let Some(engine) = self.copy_engine() {
+            self.copies.add(engine, direction, bytes);
+        }
+    }
+
+    /// Counts an operation of this channel's copy engine that has ended.
+    pub fn count_copy(&mut self, operation: Begun, bytes: u64) {
+        // Graphics engines copy, too, and are not counted.
+        let engine = self.copy_engine().unwrap_or(u32::MAX);
+        self.copies.end(engine, operation, bytes);
     }
 
     /// Reports a replayable fault. Returns the number of the access, if it can stall.
@@ -183,8 +197,10 @@ impl Channel {
             self.fetch_ahead(work, space)?;
         }
         while work.methods > 0 && work.bytes > 0 {
-            if !self.copy.advance(work, space)? {
-                return Ok(Progress::Busy);
+            match self.copy.advance(work, space)? {
+                Moved::All => {}
+                Moved::Some => return Ok(Progress::Busy),
+                Moved::Held => return Ok(Progress::Waiting),
             }
             let next = self.methods.front().copied().filter(|_| self.may_begin());
             // Compute methods are gathered, and executed before anything else.
