@@ -19,8 +19,8 @@
 //! round (Lane::publish):
 //!     remove the pieces whose fence is reached; their durations are learnt
 //!     while the tenant's GP_PUT is ahead, or an entry waits:
-//!         process:  read the segment once into the workspace, copy it if the lane has room for
-//!                   copies, scan it
+//!         process:  read the segment once into the workspace, take room for its copy if the lane
+//!                   has copies, scan it
 //!                   last launch predicted to be too long, or a number of atoms ordered:
 //!                       write it, split, into a frame                       -> atoms
 //!                   copies predicted to be too long: take a frame         -> pieces
@@ -29,9 +29,10 @@
 //!                   tenant's share is not used up; else stop
 //!         release:  atoms: write the QMDs of the next one with the mask of now
 //!                   copies: write the words of the next piece
-//!                   seal:  mask the launches in place; a graph's replay with other masks gets a
-//!                          frame
+//!                   seal:  mask the launches, in place or in slots; a graph's replay with other
+//!                          masks gets a frame; write the copy
 //!                   store the entry in the real ring; no room there: stop
+//!     an entry still waits: write its copy, since the workspace is another's now
 //!     GP_PUT and the doorbell, once
 //!     ring crowded: real GP_GET, translated, to the tenant's
 //! ```

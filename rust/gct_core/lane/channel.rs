@@ -203,6 +203,15 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             count += 1;
             turn = turn.saturating_sub(u32::from(self.waiting.is_none()));
         }
+        if let Some(Next::Whole {
+            seal: Some(seal), ..
+        }) = &mut self.waiting
+        {
+            governor.settle(seal, round);
+            if governor.take_refused() {
+                self.refuse(governor);
+            }
+        }
         if count > Sat(0) {
             self.close(rings, round);
             governor.moved(now);
@@ -308,10 +317,11 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             true => both,
             false => placed.min(copies.most()).max(count),
         };
-        if !copies.has_room(need) {
-            self.real.read_get(rings);
-            copies.free(round.memory, self.real.fetched_count());
+        if copies.has_room(need) {
+            return true;
         }
+        self.real.read_get(rings);
+        copies.free(round.memory, self.real.fetched_count());
         copies.has_room(need) || count > copies.most()
     }
 
@@ -384,7 +394,8 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         }
         self.real.push(rings, word, tenant_next);
         if let Some(submission) = submission {
-            let fences = core::iter::once(submission.fence).chain(ends.into_iter().flatten());
+            let fences =
+                core::iter::once(submission.fence).chain(ends.into_iter().flatten().flatten());
             for fence in fences {
                 let submission = Submission {
                     fence,

@@ -126,42 +126,70 @@ impl<S: Storage, V: Copy + 'static> Copies<S, V> {
         (used <= self.words).then_some((at, used))
     }
 
-    /// Copies a segment's words. Returns where the copy is, or `None` without room.
+    /// Takes words for the copy of a segment, which are written later. Returns the copy, or `None`
+    /// without room.
+    pub fn take(&mut self, segment: &Segment) -> Option<Segment> {
+        // CAST: widening.
+        let (at, used) = self.place(segment.words as usize)?;
+        self.before = (self.head, self.taken);
+        self.head = at.checked_add(segment.words)?;
+        self.taken = self.freed + Wrapping(used);
+        self.open = true;
+        Some(Segment {
+            va: self.va(at),
+            ..*segment
+        })
+    }
+
+    /// Writes the words of a copy. Returns whether they were written.
+    pub fn write_copy<W: Words<View = V>>(
+        &self,
+        memory: &W,
+        copy: &Segment,
+        words: &[u32],
+    ) -> bool {
+        let offset = (Wrapping(copy.va) - Wrapping(self.gpu_va)).0 >> 2;
+        let at = u32::try_from(offset).ok();
+        at.is_some_and(|at| self.write(memory, at, words).is_some())
+    }
+
+    /// Copies a segment's words. Returns the copy, or `None` without room.
     pub fn put<W: Words<View = V>>(
         &mut self,
         memory: &W,
         segment: &Segment,
         words: &[u32],
     ) -> Option<Segment> {
-        let (at, used) = self.place(words.len())?;
-        let count = u32::try_from(words.len()).ok()?;
-        self.write(memory, at, words)?;
-        self.before = (self.head, self.taken);
-        self.head = at.checked_add(count)?;
-        self.taken = self.freed + Wrapping(used);
-        self.open = true;
-        Some(Segment {
-            va: self.va(at),
-            words: count,
+        let copy = self.take(&Segment {
+            words: u32::try_from(words.len()).ok()?,
             ..*segment
-        })
+        })?;
+        self.write_copy(memory, &copy, words).then_some(copy)
     }
 
-    /// Puts other words in place of the last copy, whose entry is not published. Returns where they
-    /// are, or `None` without room: then the last copy stays.
-    pub fn replace<W: Words<View = V>>(
-        &mut self,
-        memory: &W,
-        segment: &Segment,
-        words: &[u32],
-    ) -> Option<Segment> {
+    /// Begins other words in place of the last copy, whose entry is not published: `most` words at
+    /// most. Returns `None` without room; then the last copy stays.
+    pub fn replace<'a, W: Words<View = V>>(
+        &'a mut self,
+        memory: &'a W,
+        most: usize,
+    ) -> Option<Replacement<'a, S, V, W>> {
         let last = (self.head, self.taken, self.before);
         (self.head, self.taken) = self.before;
-        let copy = self.put(memory, segment, words);
-        if copy.is_none() {
+        let place = self.place(most);
+        if place.is_none() {
             (self.head, self.taken, self.before) = last;
         }
-        copy
+        let (at, used) = place?;
+        Some(Replacement {
+            at,
+            words: 0,
+            most: u32::try_from(most).ok()?,
+            used,
+            last,
+            copies: self,
+            memory,
+        })
     }
 
     fn write<W: Words<View = V>>(&self, memory: &W, at: u32, words: &[u32]) -> Option<()> {
@@ -251,6 +279,50 @@ impl<S: Storage, V: Copy + 'static> Copies<S, V> {
     }
 }
 
+/// Words that are being written in place of the last copy, which is gone once one was written.
+pub struct Replacement<'a, S: Storage, V: 'static, W> {
+    copies: &'a mut Copies<S, V>,
+    memory: &'a W,
+    at: u32,
+    words: u32,
+    most: u32,
+    /// The words in use with `most` of this.
+    used: u32,
+    /// `head`, `taken` and `before` with the last copy.
+    last: (u32, Wrapping<u32>, (u32, Wrapping<u32>)),
+}
+
+impl<S: Storage, V: Copy + 'static, W: Words<View = V>> Replacement<'_, S, V, W> {
+    /// Writes the next words. Returns `None` without room.
+    pub fn push(&mut self, words: &[u32]) -> Option<()> {
+        let end = self.words.checked_add(u32::try_from(words.len()).ok()?)?;
+        (end <= self.most).then_some(())?;
+        let at = (Wrapping(self.at) + Wrapping(self.words)).0;
+        self.copies.write(self.memory, at, words)?;
+        self.words = end;
+        Some(())
+    }
+
+    /// Ends the copy of a segment with the words that were written. Returns it.
+    pub fn finish(self, segment: &Segment) -> Segment {
+        let Self { copies, at, .. } = self;
+        let unused = Wrapping(self.most) - Wrapping(self.words);
+        copies.head = (Wrapping(at) + Wrapping(self.words)).0;
+        copies.taken = copies.freed + Wrapping(self.used) - unused;
+        Segment {
+            va: copies.va(at),
+            words: self.words,
+            ..*segment
+        }
+    }
+
+    /// Keeps the room of the last copy. Its words may be others by now.
+    pub fn cancel(self) {
+        let copies = self.copies;
+        (copies.head, copies.taken, copies.before) = self.last;
+    }
+}
+
 impl<S: Storage, V: 'static> core::fmt::Debug for Copies<S, V> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut fields = f.debug_struct("Copies");
@@ -296,6 +368,25 @@ mod tests {
             subroutine: true,
             wait: false,
             conditional: false,
+        }
+    }
+
+    /// Puts `words` in place of the last copy, in two parts, where there is room for `most`.
+    fn replace(
+        copies: &mut Copies<Heap, View>,
+        ram: &Ram,
+        words: &[u32],
+        most: usize,
+    ) -> Option<Segment> {
+        let mut replacement = copies.replace(ram, most)?;
+        let (first, second) = words.split_at(words.len() / 3);
+        let written = replacement.push(first).and(replacement.push(second));
+        match written {
+            Some(()) => Some(replacement.finish(&segment(1))),
+            None => {
+                replacement.cancel();
+                None
+            }
         }
     }
 
@@ -370,6 +461,20 @@ mod tests {
                 } else if copies.has_room(words) {
                     let data = vec![step; words];
                     let copy = copies.put(&ram, &segment(words), &data).unwrap();
+                    // Some are replaced by fewer words, by more, or by too many.
+                    let other = vec![!step; (words * 2 / kind).max(1)];
+                    let most = other.len() + kind - 2;
+                    let (step, copy, words) = match kind {
+                        4 => (step, copy, words),
+                        _ => match replace(&mut copies, &ram, &other, most) {
+                            Some(other) => (!step, other, other.words as usize),
+                            None => {
+                                // The words of the last copy are to be written again.
+                                prop_assert!(copies.write_copy(&ram, &copy, &data));
+                                (step, copy, words)
+                            }
+                        },
+                    };
                     entries.push_back(((copy.va / 4) as usize, words, step));
                     pushed += 1;
                 }

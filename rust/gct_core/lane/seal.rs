@@ -6,10 +6,10 @@
 use super::governor::{Governor, Peers};
 use super::segment::words_of;
 use super::words::{Storage, Words};
-use super::work::{Round, Seal, Stream, Workspace};
+use super::work::{Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::{self, Memory};
-use crate::submit::launch::{kind_of, Kind};
+use crate::submit::launch::Kind;
 use crate::submit::occupancy;
 use crate::submit::rewrite::{self, Order};
 use crate::submit::stats::add;
@@ -34,15 +34,21 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
         if self.mask.is_none() && !seal.stores && !seal.replays {
+            if let Place::Copy { written: false } = seal.at {
+                self.write_copy(&seal.segment, round);
+            }
             return None;
         }
         let at = match (seal.read, seal.round) == (round.work.reads, round.work.rounds) {
             true => seal.at,
             // The segment has waited, so its words are read again.
-            false => self.read(&seal.segment, round)?,
+            false => match (self.read(&seal.segment, round)?, seal.at) {
+                (at, Place::Tenant(_)) => Place::Tenant(at),
+                (_, copy) => copy,
+            },
         };
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        self.mask_all(words_of(round.work, &seal.segment), found);
+        self.mask_all(words_of(round.work, &seal.segment), found, seal.resident);
         let patched = match seal.replays {
             true => self.patch(seal, found, stream, round),
             false => None,
@@ -58,11 +64,28 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if let Some((entry, _)) = placed {
             return Some(entry);
         }
-        // A launch without a grid was not masked.
-        store(round, &at, &seal.segment, found, |kind| {
-            kind != Some(Kind::Null)
-        });
+        match at {
+            // A launch without a grid was not masked.
+            Place::Tenant(at) => store(round, &at, &seal.segment, found, |kind| {
+                kind != Some(Kind::Null)
+            }),
+            Place::Copy { .. } if patched.is_some() => {}
+            Place::Copy { .. } => self.write_copy(&seal.segment, round),
+        }
         patched
+    }
+
+    /// Writes the copy of a segment that waits for its release, before the workspace has others.
+    pub(super) fn settle<W: Words>(
+        &mut self,
+        seal: &mut Seal<W::View>,
+        round: &mut Round<'_, S, W>,
+    ) {
+        if let Place::Copy { written } = &mut seal.at {
+            if !core::mem::replace(written, true) {
+                self.write_copy(&seal.segment, round);
+            }
+        }
     }
 
     /// Returns whether `placed` launches are all that a segment has, if there is a mask.
@@ -85,8 +108,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// changed later.
     pub(super) fn learn_graphs(&mut self, words: &mut [u32], found: &[QmdCall]) -> Graphs {
         for call in found {
-            let null = call.is_null(words);
-            add(&mut self.counters.nulls, u64::from(null));
+            add(&mut self.counters.nulls, u64::from(call.is_null()));
         }
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         let stored = graphs.learn(words, found, &mut self.counters) > 0;
@@ -161,8 +183,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         Some(Entry::Segment(segment).encode())
     }
 
-    /// Applies the mask to the launches of a segment, in the copy.
-    fn mask_all(&mut self, words: &mut [u32], found: &[QmdCall]) {
+    /// Applies the mask to the launches of a segment, in the copy. `resident` TPCs hold all blocks of
+    /// each of them at once, if any number does.
+    fn mask_all(&mut self, words: &mut [u32], found: &[QmdCall], resident: u32) {
         let order = Order {
             mask: self.mask.as_ref(),
             atoms: 0,
@@ -170,16 +193,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if order.mask.is_none() {
             return;
         }
-        for call in found {
-            let narrowed = self.is_narrowed(call, words);
+        let may_narrow = resident > self.granted_count();
+        // A launch without a grid has nothing to mask.
+        for call in found
+            .iter()
+            .filter(|call| call.version.is_some() && !call.is_null())
+        {
+            let narrowed = may_narrow && self.is_narrowed(call, words);
             add(&mut self.counters.narrowed, u64::from(narrowed));
-        }
-        for call in found.iter().filter(|call| call.version.is_some()) {
-            // A launch without a grid has nothing to mask.
-            if !call.is_null(words) {
-                let one = core::slice::from_ref(call);
-                rewrite::in_place(words, one, &[order], &mut self.counters);
-            }
+            let one = core::slice::from_ref(call);
+            rewrite::in_place(words, one, &[order], &mut self.counters);
         }
     }
 
@@ -190,7 +213,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             let qmd = call.qmd(words).zip(call.version);
             qmd.map_or(0, |(qmd, version)| occupancy::resident(qmd, version, most))
         };
-        found.iter().map(of).max().unwrap_or(0)
+        let grids = found.iter().filter(|call| call.kind() != Some(Kind::Null));
+        grids.map(of).max().unwrap_or(0)
     }
 
     /// Returns whether a launch may never end on its granted TPCs although it would on all.
@@ -214,12 +238,9 @@ pub(super) fn store<S: Storage, W: Words>(
 ) {
     let words = words_of(round.work, segment);
     for call in found {
-        let Some(qmd) = call.qmd(words) else {
+        let Some(qmd) = call.qmd(words).filter(|_| kinds(call.kind())) else {
             continue;
         };
-        if !kinds(call.version.and_then(|version| kind_of(qmd, version))) {
-            continue;
-        }
         for (offset, word) in (0..usize::MAX).zip(qmd) {
             // CAST: widening.
             let index = (Wrapping(call.at as usize) + Wrapping(offset)).0;

@@ -8,7 +8,7 @@ use super::seal::store;
 use super::sizing;
 use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
 use super::words::{Storage, Words};
-use super::work::{Next, Round, Seal, Stream, Workspace};
+use super::work::{Next, Place, Round, Seal, Stream, Workspace};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::Kernel;
 use crate::submit::gpfifo::{Control, Entry, Segment};
@@ -19,8 +19,8 @@ use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::QmdCall;
 use crate::units::{Blocks, Ns};
 
-/// A segment with its entry, its base, and its words in memory.
-type Located<V> = (u64, Option<u32>, Segment, V);
+/// A segment with its entry, its base, and the words that the GPU executes for it.
+type Located<V> = (u64, Option<u32>, Segment, Place<V>);
 
 /// The last launch of a segment with a grid, if its end can be observed.
 struct LastLaunch<V> {
@@ -54,15 +54,36 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         let base = Some(stream.fetch.base());
         let read = self.read(&segment, round);
-        let copied = read.and_then(|at| self.copied((entry, base, segment, at), round));
-        let Some((entry, base, segment, at)) = copied else {
+        let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
+        let Some(located) = located else {
             self.forget_graphs();
             if self.limits().strict {
                 self.refuse();
             }
             return whole(entry, base);
         };
-        let as_it_is = || whole(entry, base);
+        let segment = located.2;
+        let next = self.decide(stream, located, round);
+        // What is left for its release, and what replaces it, is written then.
+        if !matches!(next, Next::Whole { seal: Some(_), .. } | Next::Atoms(_)) {
+            self.write_copy(&segment, round);
+        }
+        next
+    }
+
+    /// Decides what is published for a segment that was read.
+    fn decide<W: Words>(
+        &mut self,
+        stream: &mut Stream<S>,
+        (entry, base, segment, at): Located<W::View>,
+        round: &mut Round<'_, S, W>,
+    ) -> Next<W::View> {
+        let as_it_is = || Next::Whole {
+            entry,
+            base,
+            submission: None,
+            seal: None,
+        };
         let strict = self.limits().strict && round.copies.is_some();
         let macros = self.counters.macros();
         let words = words_of(round.work, &segment);
@@ -83,10 +104,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
         let graphs = self.learn_graphs(words, found);
-        if graphs.stored {
-            store(round, &at, &segment, found, |_| true);
+        if let (true, Place::Tenant(at)) = (graphs.stored, &at) {
+            store(round, at, &segment, found, |_| true);
         }
-        if strict && !detach(stream, &segment, &at, scan.found, round) {
+        if strict && !detach(stream, &segment, scan.found, round) {
             self.refuse();
             return as_it_is();
         }
@@ -217,24 +238,31 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         at
     }
 
-    /// Copies the words that were read to where the GPU executes them, if the lane has memory for
-    /// copies. Returns entry, base, segment and view of the copy, or `None` if it does not fit.
+    /// Takes room for a copy of the words that were read, if the lane has memory for copies. Returns
+    /// entry, base, segment and place of the words to execute, or `None` if the copy does not fit.
     fn copied<W: Words>(
         &mut self,
-        whole: Located<W::View>,
+        (entry, base, segment, at): (u64, Option<u32>, Segment, W::View),
         round: &mut Round<'_, S, W>,
     ) -> Option<Located<W::View>> {
-        let segment = whole.2;
         let Some(copies) = round.copies.as_deref_mut() else {
-            return Some(whole);
+            return Some((entry, base, segment, Place::Tenant(at)));
         };
-        let words = words_of(round.work, &segment);
-        let copy = copies.put(round.memory, &segment, words).and_then(|copy| {
-            let at = round.memory.find(copy.va, words.len())?;
-            Some((Entry::Segment(copy).encode(), Some(0), copy, at))
-        });
+        let copy = copies.take(&segment);
         add(&mut self.counters.crowded, u64::from(copy.is_none()));
-        copy
+        let copy = copy?;
+        let place = Place::Copy { written: false };
+        Some((Entry::Segment(copy).encode(), Some(0), copy, place))
+    }
+
+    /// Writes the words of the segment that was read last to its copy, if the lane has copies. An
+    /// entry whose copy cannot be written is refused.
+    pub(super) fn write_copy<W: Words>(&mut self, segment: &Segment, round: &mut Round<'_, S, W>) {
+        if let Some(copies) = round.copies.as_deref() {
+            if !copies.write_copy(round.memory, segment, words_of(round.work, segment)) {
+                self.refuse();
+            }
+        }
     }
 
     /// Returns the last launch with a grid, if it releases a word that can be observed.
@@ -302,7 +330,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         // Other launches of the segment get their mask when the whole segment is released.
         let mut grids = found
             .iter()
-            .filter(|found| found.version.is_some() && !found.is_null(words));
+            .filter(|found| found.version.is_some() && !found.is_null());
         if self.acts_on_masks() && grids.nth(1).is_some() {
             return None;
         }
@@ -364,13 +392,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 fn detach<S: Storage, W: Words>(
     stream: &mut Stream<S>,
     segment: &Segment,
-    at: &W::View,
     found: usize,
     round: &mut Round<'_, S, W>,
 ) -> bool {
-    let words = words_of(round.work, segment);
     let found = stream.found.get_mut(..found).unwrap_or_default();
-    detached::detach(words, found) && round.memory.write(at, 0, words)
+    detached::detach(words_of(round.work, segment), found)
 }
 
 /// Returns the words of the segment that was read last.

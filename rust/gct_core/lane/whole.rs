@@ -14,7 +14,7 @@
 use super::governor::{Governor, Peers};
 use super::split::AtomRoom;
 use super::words::{Storage, Words};
-use super::work::{Round, Seal, Workspace};
+use super::work::{Round, Seal};
 use crate::submit::gpfifo::Entry;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask;
@@ -126,9 +126,9 @@ impl<V: Copy + 'static> WholeSlots<V> {
 }
 
 impl<S: Storage, P: Peers> Governor<S, P> {
-    /// Has the masked launches of a segment run from slots, by a copy that replaces the segment's.
-    /// Returns its entry and the number of these launches, or `None` if the segment stays as it is.
-    /// One that `is_replaced` already does.
+    /// Has the masked launches of a segment run from slots, by words that replace those of its copy.
+    /// Returns its entry and the number of these launches, or `None` if the segment stays as it is,
+    /// as one that `is_replaced` does. The words of its copy are to be written then.
     pub(super) fn place<W: Words>(
         &mut self,
         seal: &Seal<W::View>,
@@ -139,9 +139,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Option<(u64, u32)> {
         let mask = self.mask.as_ref().filter(|mask| mask.disabled() > 0)?;
         let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
-        let Workspace { words, output, .. } = &mut *round.work;
         // CAST: checked when the segment was read.
-        let words = words.get(..seal.segment.words as usize)?;
+        let words = round.work.words.get(..seal.segment.words as usize)?;
         let is_masked = |call: &QmdCall| {
             let qmd = call.qmd(words).zip(call.version);
             qmd.is_some_and(|(qmd, version)| mask::is_applied(qmd, version, mask))
@@ -156,21 +155,31 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         // CAST: widening.
         let most = LAUNCHES_MAX.min(slots.room()) as usize;
         let qmds = room.slots(most);
+        // CAST: widening.
+        let added = found.len().min(LAUNCHES_MAX as usize);
+        let most = Wrapping(added) * Wrapping(whole::ADDED_WORDS) + Wrapping(words.len());
+        let (mut copies, mut to) = (Some(copies), None);
+        let push = |words: &[u32]| {
+            if let Some(copies) = copies.take() {
+                to = copies.replace(round.memory, most.0);
+            }
+            to.as_mut()?.push(words)
+        };
         let at = |ahead| slots.slot(ahead);
         let counters = &mut self.counters;
-        let placed = whole::place(words, found, is_masked, at, qmds, output, counters);
-        let entry = placed.and_then(|placed| {
-            let out = output.get(..placed.words)?;
-            match placed.slots {
-                0 => Some(None),
-                count => slots
-                    .take(round.memory, qmds, count)
-                    .then(|| copies.replace(round.memory, &seal.segment, out))
-                    .flatten()
-                    .map(|copy| Some((copy, count))),
+        let placed = whole::place(words, found, is_masked, at, qmds, push, counters);
+        match (placed, to) {
+            (Some(count), Some(to)) if slots.take(round.memory, qmds, count) => {
+                let copy = to.finish(&seal.segment);
+                Some((Entry::Segment(copy).encode(), count))
             }
-        });
-        add(&mut self.counters.crowded, u64::from(entry.is_none()));
-        entry?.map(|(copy, count)| (Entry::Segment(copy).encode(), count))
+            (placed, to) => {
+                add(&mut counters.crowded, u64::from(placed != Some(0)));
+                if let Some(to) = to {
+                    to.cancel();
+                }
+                None
+            }
+        }
     }
 }

@@ -138,14 +138,27 @@ impl<V: Copy> Next<V> {
     }
 
     /// Returns the further conditions of its end, beside that of its submission.
-    pub(super) fn ends(&self) -> [Option<Fence<V>>; ENDS_MAX] {
+    pub(super) fn ends(&self) -> Option<[Option<Fence<V>>; ENDS_MAX]> {
         match self {
             Self::Whole {
                 seal: Some(seal), ..
-            } => seal.ends,
-            _ => [None; ENDS_MAX],
+            } => seal.replays.then_some(seal.ends),
+            _ => None,
         }
     }
+}
+
+/// The words that the GPU executes for a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<V> {
+    /// Those of its tenant.
+    Tenant(V),
+    /// Those of a copy. Until the end of the round in which the segment was read they may be in the
+    /// workspace alone.
+    Copy {
+        /// Whether they are in the copy.
+        written: bool,
+    },
 }
 
 /// The work done on a segment just before it is published: its launches get the mask of that
@@ -159,7 +172,7 @@ pub struct Seal<V> {
     pub(super) read: Wrapping<u64>,
     /// The round in which the segment was read. Its words are in `at` during that round.
     pub(super) round: Wrapping<u64>,
-    pub(super) at: V,
+    pub(super) at: Place<V>,
     /// The time at which it was read.
     pub(super) since: Ns,
     /// The time for which its launch may hold its TPCs.

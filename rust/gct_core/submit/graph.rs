@@ -34,7 +34,7 @@ mod walk;
 pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::{Masks, Patched, Width};
 
-use super::launch::{self, DependentAction, Kind, Launch};
+use super::launch::{DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
 use super::occupancy::{self, Needs};
@@ -162,14 +162,14 @@ impl<'a> Memory<'a> {
     pub fn learn(&mut self, words: &[u32], calls: &[QmdCall], counters: &mut Counters) -> usize {
         let mut nodes = Wrapping(0usize);
         for call in calls {
-            let is_node = is_node(call, words);
+            let is_node = call.is_node();
             if is_node || call.source == Source::Stored {
                 let known = self.remember(call, words, is_node, counters);
                 nodes += usize::from(is_node && known);
             }
         }
         for call in calls.iter().filter(|call| call.source == Source::Upload) {
-            if !is_node(call, words) && self.is_head(call, words, nodes != Wrapping(0)) {
+            if !call.is_node() && self.is_head(call, words, nodes != Wrapping(0)) {
                 nodes += usize::from(self.remember(call, words, false, counters));
             }
         }
@@ -180,17 +180,12 @@ impl<'a> Memory<'a> {
     /// CUDA's ordinary launches are none: each decrements its companion, and that is no node. If
     /// the segment has no nodes, the chain has no further one.
     fn is_head(&self, call: &QmdCall, words: &[u32], has_nodes: bool) -> bool {
-        let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
-            return false;
+        let is_last = match call.kind() {
+            Some(Kind::Null) => false,
+            Some(Kind::Queue | Kind::Undocumented(_)) | None => return false,
+            Some(_) => ends_alone(call, words),
         };
-        let is_last = with_layout!(version, L => {
-            L::DEPENDENTS.iter().all(|dependent| !dependent.enable.is_set(qmd))
-        });
-        match launch::kind_of(qmd, version) {
-            Some(Kind::Null) => has_nodes && self.schedules_known(call, words),
-            Some(Kind::Queue | Kind::Undocumented(_)) | None => false,
-            Some(_) => is_last || has_nodes && self.schedules_known(call, words),
-        }
+        is_last || has_nodes && self.schedules_known(call, words)
     }
 
     /// Remembers a QMD whose words are here, and returns whether it could.
@@ -282,15 +277,13 @@ fn is_replay(call: &QmdCall) -> bool {
     call.source == Source::Elsewhere && call.is_launch()
 }
 
-/// Returns whether a scheduled QMD is a node: another QMD schedules it, and it runs again. Reads no
-/// more of it, because most launches are none.
-fn is_node(call: &QmdCall, words: &[u32]) -> bool {
-    let (Source::Upload, Some(version), Some(qmd)) = (call.source, call.version, call.qmd(words))
-    else {
+/// Returns whether the end of a launch does nothing to another QMD.
+fn ends_alone(call: &QmdCall, words: &[u32]) -> bool {
+    let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
         return false;
     };
     with_layout!(version, L => {
-        L::REQUIRE_SCHEDULING_PCAS.is_set(qmd) && L::SELF_COPY_ON_COMPLETION.is_set(qmd)
+        L::DEPENDENTS.iter().all(|dependent| !dependent.enable.is_set(qmd))
     })
 }
 
@@ -307,7 +300,7 @@ fn next_of(launch: &Launch) -> [Option<u64>; 2] {
 /// Takes the words to be published. It does not change where blocks run.
 pub fn arm(words: &mut [u32], calls: &[QmdCall]) {
     for call in calls {
-        if !is_node(call, words) {
+        if !call.is_node() {
             continue;
         }
         if let (Some(version), Some(qmd)) = (call.version, call.qmd_mut(words)) {

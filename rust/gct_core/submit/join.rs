@@ -199,7 +199,7 @@ pub(crate) fn make_done(qmd: &mut Qmd, done: &DoneWords) {
 }
 
 /// Makes release number `release` one of a done word. Its address is another matter.
-#[inline]
+#[inline(always)]
 fn enable_done(qmd: &mut Qmd, release: u8, [low, high]: [Field; 2], payload: u32) {
     for field in not_in_done(release) {
         field.clear(qmd);
@@ -218,16 +218,23 @@ pub(crate) fn unused_release(qmd: &Qmd) -> Option<u8> {
 
 /// Makes a launch write a done word besides its own releases, unless it uses all of them.
 pub(crate) fn add_done(qmd: &mut Qmd, va: u64, payload: u32) {
-    let Some(release) = unused_release(qmd) else {
-        return;
-    };
-    let Some([lower, upper, low, high]) = RELEASES.get(usize::from(release)) else {
-        return;
-    };
+    // Each number by itself, so that the places of its fields are constants.
+    match unused_release(qmd) {
+        Some(0) => put_done::<0>(qmd, va, payload),
+        Some(1) => put_done::<1>(qmd, va, payload),
+        Some(2) => put_done::<2>(qmd, va, payload),
+        _ => (),
+    }
+}
+
+/// Makes release number `RELEASE` write a done word.
+fn put_done<const RELEASE: usize>(qmd: &mut Qmd, va: u64, payload: u32) {
+    let [lower, upper, low, high] = const { RELEASES[RELEASE] };
     // CAST: the two halves of an address of 57 bits.
-    put(*lower, qmd, va as u32);
-    put(*upper, qmd, (va >> 32) as u32);
-    enable_done(qmd, release, [*low, *high], payload);
+    put(lower, qmd, va as u32);
+    put(upper, qmd, (va >> 32) as u32);
+    // CAST: below 3.
+    enable_done(qmd, const { RELEASE as u8 }, [low, high], payload);
 }
 
 /// A field in which copies of one QMD differ. The rest of its word is read before the copies are

@@ -242,9 +242,29 @@ pub(crate) fn kind<L: Layout>(qmd: &[u32]) -> Kind {
     }
 }
 
-/// Returns the kind of work that a QMD describes; `None` if `qmd` is too short.
-pub fn kind_of(qmd: &[u32], version: Version) -> Option<Kind> {
-    with_layout!(version, L => Some(kind::<L>(qmd.get(..L::WORDS)?)))
+/// What nearly every decision on a QMD asks first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nature {
+    /// The kind of work.
+    pub kind: Kind,
+    /// Whether it is a node of a graph: another QMD schedules it, and it runs again.
+    pub node: bool,
+}
+
+impl Nature {
+    /// Reads the nature of a QMD.
+    #[inline]
+    pub(crate) fn read<L: Layout>(qmd: &[u32]) -> Self {
+        Self {
+            kind: kind::<L>(qmd),
+            node: L::REQUIRE_SCHEDULING_PCAS.is_set(qmd) && L::SELF_COPY_ON_COMPLETION.is_set(qmd),
+        }
+    }
+
+    /// Reads the nature of the QMD at the start of `words`; `None` when they are too few.
+    pub(crate) fn of(words: &[u32], version: Version) -> Option<Self> {
+        with_layout!(version, L => Some(Self::read::<L>(words.get(..L::WORDS)?)))
+    }
 }
 
 fn effects<L: Layout>(qmd: &[u32]) -> Effects {

@@ -228,7 +228,11 @@ pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<A
 
 /// Returns whether `qmd` disables at least what `mask` does.
 pub fn is_applied(qmd: &[u32], version: Version, mask: &DisabledTpcs) -> bool {
-    read(qmd, version).is_some_and(|stored| {
+    let stored = match qmd.first_chunk::<{ V04_00::WORDS }>() {
+        Some(qmd) if version == Version::V04_00 => read_as::<V04_00>(qmd),
+        _ => read(qmd, version),
+    };
+    stored.is_some_and(|stored| {
         let mut both = stored.iter().zip(mask.words);
         both.all(|(stored, ordered)| stored & ordered == ordered)
     })

@@ -86,14 +86,19 @@ impl Version {
         Self::of_any(words, family)
     }
 
-    /// Returns whether [`of`](Self::of) finds version 4.0 at `at`, as for nearly every QMD on
-    /// Hopper.
+    /// Returns the QMD at `at` if [`of`](Self::of) finds version 4.0 there, as for nearly every QMD
+    /// on Hopper.
     #[inline(always)]
-    pub(crate) fn is_v04_00_at(words: &[u32], at: u32, family: Family) -> bool {
+    pub(crate) fn v04_00_at(
+        words: &[u32],
+        at: u32,
+        family: Family,
+    ) -> Option<&[u32; v04_00::WORDS]> {
         // CAST: widening on every machine that has GPUs.
         let at = at as usize;
-        let qmd = words.get(at..at + v04_00::WORDS);
-        family == Family::Hopper && qmd.is_some_and(|qmd| BYTE_04.get(qmd) == Self::V04_00.byte())
+        let qmd = words.get(at..at + v04_00::WORDS)?.first_chunk()?;
+        let is_here = family == Family::Hopper && BYTE_04.get(qmd) == Self::V04_00.byte();
+        is_here.then_some(qmd)
     }
 
     #[cold]

@@ -44,15 +44,6 @@ pub struct Slot {
     pub payload: u32,
 }
 
-/// Size of what was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// Words of the output.
-    pub words: usize,
-    /// Slots used.
-    pub slots: u32,
-}
-
 /// Returns the QMD of a launch that can run from a slot.
 ///
 /// # Errors
@@ -127,22 +118,22 @@ fn check_qmd(qmd: &Qmd) -> Result<(), Reason> {
     }
 }
 
-/// Writes the segment with the launches for which `is_wanted` holds scheduled from slots. Writes
-/// their QMDs to `qmds`, [`SLOT_WORDS`] words for each; `slot` tells their addresses. Counts the
-/// wanted launches that stay in place.
+/// Writes the segment with the launches for which `is_wanted` holds scheduled from slots. Passes
+/// its words to `push`, which returns `None` without room. Writes their QMDs to `qmds`,
+/// [`SLOT_WORDS`] words for each; `slot` tells their addresses. Counts the wanted launches that
+/// stay in place.
 ///
-/// Returns `None` if the output has too little room.
+/// Returns how many launches have a slot, or `None` without room. If none has, nothing is written.
 pub fn place(
     words: &[u32],
     table: &[QmdCall],
     is_wanted: impl Fn(&QmdCall) -> bool,
     slot: impl Fn(u32) -> Slot,
     qmds: &mut [u32],
-    out: &mut [u32],
+    mut push: impl FnMut(&[u32]) -> Option<()>,
     counters: &mut Counters,
-) -> Option<Placed> {
+) -> Option<u32> {
     let mut qmds = qmds.chunks_exact_mut(SLOT_WORDS);
-    let mut out = Out { words: out, len: 0 };
     let (mut copied, mut slots) = (0, Wrapping(0u32));
     for call in table
         .iter()
@@ -166,19 +157,37 @@ pub fn place(
         };
         // CAST: widening.
         let (from, to) = (call.call_at as usize, call.call_end as usize);
-        out.push(words.get(copied..from)?)?;
-        let on = call.subchannel;
-        out.push(&action(on, Action::Invalidate))?;
-        out.push(&[method::incr(on, methods::WAIT_FOR_IDLE, 1), 0])?;
-        out.push(&schedule_written(on, va))?;
-        out.push(&address(on, call.qmd_va))?;
+        push(words.get(copied..from)?)?;
+        push(&instead(call, va))?;
         (copied, slots) = (to, slots + Wrapping(1));
     }
-    out.push(words.get(copied..)?)?;
-    Some(Placed {
-        words: out.len,
-        slots: slots.0,
-    })
+    if slots > Wrapping(0) {
+        push(words.get(copied..)?)?;
+    }
+    Some(slots.0)
+}
+
+/// Returns the words in place of a call, for a launch from the slot at `va`.
+fn instead(call: &QmdCall, va: u64) -> [u32; 12] {
+    let on = call.subchannel;
+    let [invalidate_header, invalidate] = action(on, Action::Invalidate);
+    let [a, b, c, d, e, f] = schedule_written(on, va);
+    let [address_header, address] = address(on, call.qmd_va);
+    let wait = method::incr(on, methods::WAIT_FOR_IDLE, 1);
+    [
+        invalidate_header,
+        invalidate,
+        wait,
+        0,
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        address_header,
+        address,
+    ]
 }
 
 /// Writes the QMD of a launch into its slot.
@@ -188,22 +197,4 @@ fn write(qmd: &Qmd, slot: &Slot, to: &mut Qmd) {
         field.clear(to);
     }
     add_done(to, slot.done_va, slot.payload);
-}
-
-/// An output.
-struct Out<'a> {
-    words: &'a mut [u32],
-    len: usize,
-}
-
-impl Out<'_> {
-    fn push(&mut self, words: &[u32]) -> Option<()> {
-        let end = self.len.checked_add(words.len())?;
-        let to = self.words.get_mut(self.len..end)?;
-        for (to, from) in to.iter_mut().zip(words) {
-            *to = *from;
-        }
-        self.len = end;
-        Some(())
-    }
 }

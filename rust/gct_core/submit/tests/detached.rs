@@ -35,7 +35,7 @@ fn detached(
 /// Sets a field of the descriptors of one kind.
 fn put(words: &mut [u32], found: &[QmdCall], null: bool, field: Field, value: u32) {
     for call in found.iter().filter(|call| call.source == Source::Upload) {
-        if call.is_null(words) == null {
+        if call.is_null() == null {
             field.set(call.qmd_mut(words).unwrap(), value).unwrap();
         }
     }

@@ -4,6 +4,7 @@
 
 use super::uploads::StoredQmd;
 use super::{Pass, QmdCall, Registers, Source, Tracker};
+use crate::submit::launch::Nature;
 use crate::submit::method::Burst;
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{Family, Version};
@@ -18,13 +19,14 @@ pub(super) struct Call {
     pub(super) alone: bool,
 }
 
-/// Describes a PCAS on the QMD at `qmd_va`, whose words are `here`.
+/// Describes a PCAS on the QMD at `qmd_va`, whose words are `here`, with its `nature`.
 #[inline(always)]
 pub(super) fn called(
     call: &Call,
     action: Action,
     qmd_va: u64,
     here: Result<(u32, Version), Reason>,
+    nature: Option<Nature>,
     registers: Registers,
 ) -> QmdCall {
     let (at, version, reason, source) = match here {
@@ -36,6 +38,7 @@ pub(super) fn called(
         qmd_va,
         at,
         version,
+        nature,
         source: if schedules { source } else { Source::Touch },
         action,
         call_at: call.at,
@@ -97,13 +100,17 @@ impl Tracker {
             Ok(va) => (va, self.uploads.find(va, pass.words, self.family)),
             Err(reason) => (0, Err(reason)),
         };
+        let nature = here.ok().and_then(|(at, version)| {
+            // CAST: widening on every machine that has GPUs.
+            Nature::of(pass.words.get(at as usize..)?, version)
+        });
         let registers = subchannel.registers(&self.uploads);
         if action == Action::Nop {
             return;
         }
         pass.count_call(action, here.err());
         pass.table
-            .push(called(call, action, qmd_va, here, registers));
+            .push(called(call, action, qmd_va, here, nature, registers));
     }
 
     /// Reports the uploads that look like a QMD and that no call of this segment scheduled, as the
@@ -142,6 +149,7 @@ impl Pass<'_, '_> {
                 qmd_va: stored.va,
                 at: stored.at,
                 version: Some(version),
+                nature: here.and_then(|qmd| Nature::of(qmd, version)),
                 source: Source::Stored,
                 ..QmdCall::default()
             }),

@@ -158,15 +158,17 @@ impl Tracker {
         let registers = subchannel.registers(&self.uploads);
         // Not one call for both, so that the compiler knows what is stored.
         match self.uploads.find_plain(va, words, self.family)? {
-            Plain::At(at) => {
+            Plain::At(at, nature) => {
                 pass.count_call(action, None);
                 let here = Ok((at, Version::V04_00));
-                pass.table.put(called(&call, action, va, here, registers));
+                let found = called(&call, action, va, here, Some(nature), registers);
+                pass.table.put(found);
             }
             Plain::NotHere => {
                 pass.count_call(action, Some(Reason::NotHere));
                 let here = Err(Reason::NotHere);
-                pass.table.put(called(&call, action, va, here, registers));
+                let found = called(&call, action, va, here, None, registers);
+                pass.table.put(found);
             }
         }
         subchannel.set_pcas(*address);

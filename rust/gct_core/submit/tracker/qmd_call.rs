@@ -2,7 +2,7 @@
 
 //! Defines what a scan reports.
 
-use crate::submit::launch::{kind_of, Kind, Launch};
+use crate::submit::launch::{Kind, Launch, Nature};
 use crate::submit::methods::Action;
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
@@ -44,6 +44,8 @@ pub struct QmdCall {
     pub at: u32,
     /// The QMD's version, where its words are here.
     pub version: Option<Version>,
+    /// What the QMD is as its tenant wrote it, where its words are here.
+    pub nature: Option<Nature>,
     /// Where the QMD comes from.
     pub source: Source,
     /// Action of the PCAS.
@@ -77,6 +79,7 @@ impl QmdCall {
         qmd_va: 0,
         at: 0,
         version: None,
+        nature: None,
         source: Source::Elsewhere,
         action: Action::Nop,
         call_at: 0,
@@ -135,16 +138,31 @@ impl QmdCall {
 
     /// Returns whether this call hands a QMD without a grid to the scheduler, as the companion of
     /// each CUDA launch does.
-    pub fn is_null(&self, words: &[u32]) -> bool {
-        let kind = |qmd| kind_of(qmd, self.version?);
-        self.is_launch() && self.qmd(words).and_then(kind) == Some(Kind::Null)
+    #[inline]
+    pub fn is_null(&self) -> bool {
+        self.is_launch() && self.kind() == Some(Kind::Null)
+    }
+
+    /// Returns the kind of work of the QMD, where its words are here. No rewrite changes it.
+    #[inline]
+    pub fn kind(&self) -> Option<Kind> {
+        self.nature.map(|nature| nature.kind)
+    }
+
+    /// Returns whether this call schedules a node of a graph whose words are here.
+    #[inline]
+    pub(crate) fn is_node(&self) -> bool {
+        self.source == Source::Upload && self.nature.is_some_and(|nature| nature.node)
     }
 
     /// Determines the version of the QMD at `at`, or why there is none.
     pub(super) fn read_version(&mut self, words: &[u32], family: Family) {
         let here = usize::try_from(self.at).ok().and_then(|at| words.get(at..));
         match Version::of(here.unwrap_or(&[]), family) {
-            Ok(version) => self.version = Some(version),
+            Ok(version) => {
+                self.version = Some(version);
+                self.nature = here.and_then(|qmd| Nature::of(qmd, version));
+            }
             Err(reason) => self.reason = Some(reason),
         }
     }

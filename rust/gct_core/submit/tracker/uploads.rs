@@ -2,7 +2,9 @@
 
 //! Tracks the inline-to-memory uploads of one segment.
 
+use crate::submit::launch::Nature;
 use crate::submit::limits::{QMD_VA_END, QMD_WORDS_MAX, UPLOADS};
+use crate::submit::qmd::v04_00::V04_00;
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
 use crate::units::{Sat, Va};
@@ -44,9 +46,9 @@ pub(super) struct StoredQmd {
 
 /// The frequent answers for a QMD that a PCAS names.
 pub(super) enum Plain {
-    /// It has version 4.0 and its words begin here. They are an upload of their own that no earlier
-    /// PCAS named and no later upload touches.
-    At(u32),
+    /// It has version 4.0, its words begin here, and this is its nature. They are an upload of
+    /// their own that no earlier PCAS named and no later upload touches.
+    At(u32, Nature),
     /// No upload touches it.
     NotHere,
 }
@@ -208,15 +210,14 @@ impl Uploads {
             let upload = self.ring.get_mut(index.0 % UPLOADS)?;
             let behind = upload.va - va;
             if behind == 0 {
-                let is_plain = upload.bytes == QMD_BYTES_MAX
-                    && upload.at < NOWHERE
-                    && Version::is_v04_00_at(words, upload.at, family);
-                return is_plain.then(|| {
-                    let at = upload.at;
-                    upload.at |= USED;
-                    self.unnamed -= 1;
-                    Plain::At(at)
-                });
+                let at = upload.at;
+                if upload.bytes != QMD_BYTES_MAX || at >= NOWHERE {
+                    return None;
+                }
+                let qmd = Version::v04_00_at(words, at, family)?;
+                upload.at |= USED;
+                self.unnamed -= 1;
+                return Some(Plain::At(at, Nature::read::<V04_00>(qmd)));
             }
             if behind < u64::from(QMD_BYTES_MAX) || va - upload.va < u64::from(upload.bytes) {
                 return None;

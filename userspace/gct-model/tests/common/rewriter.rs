@@ -204,7 +204,8 @@ pub(crate) fn place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Rewritten {
     let mut done = Rewritten::new();
     for (words, masked) in segments.iter().zip(mask_in_place(segments, mask)) {
         let found = scan(&mut tracker, words, &mut done.counters);
-        let mut out = vec![0; masked.len() + found.len() * whole::ADDED_WORDS];
+        let most = masked.len() + found.len() * whole::ADDED_WORDS;
+        let mut out = Vec::new();
         let mut view = vec![0; found.len() * SLOT_WORDS];
         let slot = |ahead| {
             let va = SLOTS + (done.slots_used + u64::from(ahead)) * SLOT_BYTES;
@@ -216,13 +217,18 @@ pub(crate) fn place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Rewritten {
         };
         let is_masked = |call: &QmdCall| call.qmd(words).is_some();
         let counters = &mut done.counters;
-        let placed = whole::place(
-            &masked, &found, is_masked, slot, &mut view, &mut out, counters,
-        );
+        let push = |words: &[u32]| {
+            out.extend_from_slice(words);
+            Some(())
+        };
+        let placed = whole::place(&masked, &found, is_masked, slot, &mut view, push, counters);
         let placed = placed.expect("room for all");
-        out.truncate(placed.words);
-        view.truncate(usize::try_from(placed.slots).expect("few") * SLOT_WORDS);
-        done.slots_used += u64::from(placed.slots);
+        if placed == 0 {
+            out.clone_from(&masked);
+        }
+        assert!(out.len() <= most, "more words than were announced");
+        view.truncate(usize::try_from(placed).expect("few") * SLOT_WORDS);
+        done.slots_used += u64::from(placed);
         done.slots.extend(view);
         done.segments.push(out);
     }
