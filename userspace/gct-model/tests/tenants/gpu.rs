@@ -127,6 +127,17 @@ impl Gpu {
         self.next_grid += 1;
     }
 
+    /// Returns how long the blocks take on average that a tenant has here and that have not ended.
+    /// It has its TPCs to itself, and those that run have just begun.
+    pub(crate) fn in_flight(&self, tenant: usize) -> u64 {
+        let grids = self.grids.values().filter(|grid| grid.tenant == tenant);
+        let times = grids.map(|grid| {
+            let wave = TPC_BLOCKS * u64::from(grid.tpcs.count_ones());
+            (grid.left + TPC_BLOCKS * u64::from(grid.on)) * grid.block_ns / wave
+        });
+        times.sum()
+    }
+
     /// Drops all that a tenant has: its channels were torn down.
     pub(crate) fn kill(&mut self, tenant: usize) {
         self.grids.retain(|_, grid| grid.tenant != tenant);
