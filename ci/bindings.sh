@@ -16,8 +16,8 @@ bindgen rust/helpers/gct_helpers.h \
 	--no-layout-tests --no-doc-comments --disable-header-comment --merge-extern-blocks \
 	--allowlist-function 'gct_.*' --blocklist-function "gct_tracks.*" \
 	--allowlist-type 'gct_.*' --allowlist-var 'gct_.*|GCT_ABI.*|GCT_GPU.*|GCT_UVM.*|GCT_WORKER.*|GCT_DOOR.*' \
-	--blocklist-type 'file|file_operations|seq_file|task_struct|ssize_t|__ssize_t' \
+	--blocklist-type 'file|file_operations|seq_file|task_struct|workqueue_struct|ssize_t|__ssize_t' \
 	--raw-line '// SPDX-License-Identifier: GPL-2.0 OR MIT' --raw-line '' \
 	--raw-line '// Made by ci/bindings.sh; not edited by hand.' \
-	--raw-line 'use kernel::bindings::{file, file_operations, seq_file, task_struct};' \
+	--raw-line 'use kernel::bindings::{file, file_operations, seq_file, task_struct, workqueue_struct};' \
 	-- -std=c11 -Irust/include -Irust/helpers

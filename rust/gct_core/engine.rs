@@ -7,6 +7,7 @@
 //! outside the lock is queued; see [`State::next_effect`] and [`State::next_control`].
 
 mod admit;
+mod ahead;
 mod balance;
 mod calls;
 mod charge;

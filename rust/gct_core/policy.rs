@@ -5,6 +5,7 @@
 //!
 //! | module | decides |
 //! |---|---|
+//! | [`ahead`] | how much managed memory is evicted before its room is needed |
 //! | [`arrivals`] | when an idle tenant usually comes back |
 //! | [`balance`] | how much memory an owner may have while others need some |
 //! | [`doorbell`] | whether doorbells fault while no processor is spare |
@@ -24,6 +25,7 @@
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
 //! | [`transfer`] | how many bytes of a copy are released at once |
 
+pub mod ahead;
 pub mod arrivals;
 pub mod balance;
 pub mod doorbell;

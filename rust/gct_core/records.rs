@@ -154,6 +154,8 @@ pub struct Pool {
     pub(crate) refusals: u64,
     /// Roots of 2 MiB evicted because of `gmem.limit`.
     pub(crate) evictions: Sat<u64>,
+    /// Those of them that the evictor has evicted ahead.
+    pub(crate) ahead: Sat<u64>,
     /// Roots of 2 MiB that a full GPU took although the owner was within `gmem.limit`.
     pub(crate) taken: Sat<u64>,
     /// A lower `gmem.limit` that is in force and not stored yet.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 // Made by ci/bindings.sh; not edited by hand.
-use kernel::bindings::{file, file_operations, seq_file, task_struct};
+use kernel::bindings::{file, file_operations, seq_file, task_struct, workqueue_struct};
 
-pub const GCT_ABI_VERSION: u32 = 15;
+pub const GCT_ABI_VERSION: u32 = 16;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -86,7 +86,12 @@ pub struct gct_uvm_operations {
     >,
     pub unmap: ::core::option::Option<unsafe extern "C" fn(memory: *const gct_uvm_memory)>,
     pub evict: ::core::option::Option<
-        unsafe extern "C" fn(uuid: *const u8, gpu: *mut kernel::ffi::c_void, victim: u32) -> u32,
+        unsafe extern "C" fn(
+            uuid: *const u8,
+            gpu: *mut kernel::ffi::c_void,
+            victim: u32,
+            keeps: u32,
+        ) -> u32,
     >,
 }
 #[repr(C)]
@@ -304,8 +309,15 @@ unsafe extern "C" {
         memory: *mut gct_uvm_memory,
     ) -> u32;
     pub fn gct_helper_uvm_unmap(memory: *const gct_uvm_memory);
-    pub fn gct_helper_uvm_evict(uuid: *const u8, gpu: *mut kernel::ffi::c_void, victim: u32)
-        -> u32;
+    pub fn gct_helper_uvm_evict(
+        uuid: *const u8,
+        gpu: *mut kernel::ffi::c_void,
+        victim: u32,
+        keeps: u32,
+    ) -> u32;
+    pub fn gct_helper_evictors_new() -> *mut workqueue_struct;
+    pub fn gct_helper_evictors_drain(evictors: *mut workqueue_struct);
+    pub fn gct_helper_evictors_free(evictors: *mut workqueue_struct);
     pub fn gct_helper_read32(address: *const kernel::ffi::c_void) -> u32;
     pub fn gct_helper_write32(address: *mut kernel::ffi::c_void, value: u32);
     pub fn gct_helper_read64(address: *const kernel::ffi::c_void) -> u64;

@@ -190,6 +190,7 @@ pub(crate) fn stop(glue: Arc<Glue>) {
     // Without a file of the driver nobody pauses, so nobody asks for a call again.
     // SAFETY: it sleeps, and the caller may.
     unsafe { bindings::gct_helper_pauses_cancel() };
+    glue.uvm.evictors.drain();
     // No other caller can queue the work item now, but an item that runs may queue itself once
     // more. `flush_work` returns whether it had to wait.
     // SAFETY: the work item lives in `glue`, which this function owns a reference to.

@@ -9,6 +9,7 @@
 //! hooks    what the driver and the scheduler report; ioctl: around a tenant's ioctl
 //! debugfs  the tree in debugfs; door: the same in /dev/gctgroup; files: what both read and write
 //! state    locks and storage; each calls the core
+//! evictor  evicts managed memory before its room is needed
 //! exec     outside the locks: controls to the resource manager (rm), directories (tree)
 //! ```
 //!
@@ -21,6 +22,7 @@
 mod bindings;
 mod debugfs;
 mod door;
+mod evictor;
 mod exec;
 mod faults;
 mod ffi;

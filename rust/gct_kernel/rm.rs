@@ -168,11 +168,13 @@ pub(crate) fn free(client: Handle, object: Handle) -> Result<(), Status> {
     }
 }
 
-/// Has nvidia-uvm evict a root of a victim on a GPU, which it knows as `gpu`. Returns whether it
-/// did. The caller may sleep, holds no lock of nvidia-uvm or of the resource manager, and is in an
-/// ioctl or has a [`SystemPmGuard`].
-pub(crate) fn evict(uuid: &[u8; 16], gpu: *const Gpu, victim: Victim) -> bool {
+/// Has nvidia-uvm evict a root of a victim on a GPU, which it knows as `gpu`. It `keeps` the root
+/// for its own allocations, or gives one back to the resource manager. Returns whether it did
+/// evict. The caller may sleep, holds no lock of nvidia-uvm or of the resource manager, and is in
+/// an ioctl or has a [`SystemPmGuard`].
+pub(crate) fn evict(uuid: &[u8; 16], gpu: *const Gpu, victim: Victim, keeps: bool) -> bool {
+    let (uuid, gpu) = (uuid.as_ptr(), gpu.cast_mut().cast());
     // SAFETY: `uuid` is 16 bytes long. nvidia-uvm compares `gpu`, and does not follow it unless it
     // still has its own reference to it.
-    unsafe { bindings::gct_helper_uvm_evict(uuid.as_ptr(), gpu.cast_mut().cast(), victim.0) == 0 }
+    unsafe { bindings::gct_helper_uvm_evict(uuid, gpu, victim.0, keeps.into()) == 0 }
 }

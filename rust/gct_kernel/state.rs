@@ -26,6 +26,7 @@
 //! A page is charged to the memory cgroup of the thread that allocated it. Entries of other tenants
 //! may lie in it later.
 
+use crate::evictor::Evictors;
 use crate::faults::Reports;
 use crate::owned::Owned;
 use crate::tree::Tree;
@@ -130,6 +131,7 @@ impl Glue {
     /// Creates the glue with empty tables, which grow with their entries.
     pub(crate) fn new(tree: Tree, seed: u64) -> Result<Arc<Self>> {
         let (tables, members) = (Tables::new(seed)?, MemberTable::new()?);
+        let evictors = Evictors::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 tree <- new_mutex!(tree, "gct::tree"),
@@ -139,7 +141,7 @@ impl Glue {
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
                 owned <- Owned::new(),
-                uvm <- Uvm::new(),
+                uvm <- Uvm::new(evictors),
                 work <- new_work!("gct::work"),
             }),
             GFP_KERNEL,

@@ -9,9 +9,11 @@
 //!
 //! A sum grows only by a root that was charged before: [`Gpu::reserve`]. Beyond a limit, memory of
 //! the owner whose limit it is has to leave first. UVM evicts it for a thread of its own
-//! (gct-pmm-evict.h), and [`make_room`] has UVM evict for the others.
+//! (gct-pmm-evict.h), [`make_room`] has UVM evict for the others, and the
+//! [`evictor`](crate::evictor) before anybody needs the room.
 
 use crate::bindings;
+use crate::evictor::Evictors;
 use crate::hooks::count_refusal;
 use crate::process;
 use crate::rm::{self, SystemPmGuard};
@@ -29,6 +31,7 @@ use gct_core::units::Bytes;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
+use kernel::workqueue::{impl_has_work, new_work, Work};
 
 /// Accounts of one GPU, as in gct.h. Account 0 is nobody's.
 const ACCOUNTS: usize = bindings::GCT_UVM_ACCOUNTS as usize;
@@ -60,6 +63,13 @@ pub(crate) struct Gpu {
     uuid: [u8; 16],
     #[pin]
     table: SpinLock<Table>,
+    /// Evicts ahead.
+    #[pin]
+    work: Work<Gpu>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Gpu { self.work }
 }
 
 struct Table {
@@ -68,6 +78,8 @@ struct Table {
     all: KVVec<Account<Holder>>,
     /// The account that gave up a root last.
     hand: SlotId,
+    /// Whether an account waits for the evictor that was not woken yet.
+    wakes: bool,
 }
 
 impl Table {
@@ -88,11 +100,12 @@ impl Table {
 pub(crate) struct Uvm {
     #[pin]
     gpus: Mutex<KVVec<Arc<Gpu>>>,
+    pub(crate) evictors: Evictors,
 }
 
 impl Uvm {
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self { gpus <- new_mutex!(KVVec::new(), "gct::uvm") })
+    pub(crate) fn new(evictors: Evictors) -> impl PinInit<Self> {
+        pin_init!(Self { gpus <- new_mutex!(KVVec::new(), "gct::uvm"), evictors })
     }
 
     fn gpu_by_id(&self, id: GpuId) -> Option<Arc<Gpu>> {
@@ -139,9 +152,15 @@ fn new_gpu(glue: &Glue, id: GpuId, uuid: [u8; 16], roots: usize) -> Result<Arc<G
         slots: Kv::slots(ACCOUNTS)?,
         all: Kv::slots(ACCOUNTS)?,
         hand: SlotId(0),
+        wakes: false,
     };
     let gpu = Arc::pin_init(
-        pin_init!(Gpu { id, uuid, table <- new_spinlock!(table, "gct::ledger") }),
+        pin_init!(Gpu {
+            id,
+            uuid,
+            table <- new_spinlock!(table, "gct::ledger"),
+            work <- new_work!("gct::evictor"),
+        }),
         GFP_KERNEL,
     )?;
     glue.uvm.add(gpu.clone())?;
@@ -259,6 +278,9 @@ impl Gpu {
         let mut table = self.table.lock();
         if table.accounts().reserve(slot).is_some() {
             table.accounts().changed(slot);
+            // The evictor repays it.
+            table.accounts().entitle(slot, 1);
+            table.wakes = true;
         }
         drop(table);
         self.settle(glue, slot);
@@ -273,13 +295,20 @@ impl Gpu {
             };
             let charged = state.try_recharge_managed(file, ticket, bytes);
             let over = match charged {
-                Ok(None) | Err(Error::Gone) => return Ok(Reserved::Granted),
+                Ok(None) => {
+                    self.wait_if(slot, || state.is_low(file, self.id));
+                    return Ok(Reserved::Granted);
+                }
+                Err(Error::Gone) => return Ok(Reserved::Granted),
                 Ok(Some(over)) => Ok(over),
                 Err(error) => Err(error),
             };
             let mut table = self.table.lock();
             table.accounts().cancel(slot);
             let over = over?;
+            let credit = state.credit_ahead(over, self.id);
+            table.accounts().entitle(slot, credit);
+            table.wakes |= credit > 0;
             let gives_way = |holder: &Holder| state.may_give_way(over, holder.file);
             let victim = tried.and_then(|tried| table.victim(tried, gives_way));
             Ok(Reserved::Refused(victim))
@@ -302,6 +331,64 @@ impl Gpu {
         self.table.lock().accounts().cancel(slot);
         let is_own = |other: &Holder| other.file == holder.file;
         Reserved::Refused(self.table.lock().victim(0, is_own))
+    }
+
+    /// Has an account with credit wait for the evictor if `is_low`.
+    fn wait_if(&self, slot: SlotId, is_low: impl FnOnce() -> bool) {
+        let mut table = self.table.lock();
+        if table.accounts().has_credit(slot) && is_low() {
+            table.accounts().wait(slot);
+            table.wakes = true;
+        }
+    }
+
+    /// Returns whether the evictor has to wake, and was not woken yet.
+    pub(crate) fn take_waking(&self) -> bool {
+        core::mem::take(&mut self.table.lock().wakes)
+    }
+
+    /// Has the evictor wake once more.
+    pub(crate) fn wake_again(&self) {
+        self.table.lock().wakes = true;
+    }
+
+    /// Returns the next account that waits for the evictor, after `last`, and who gives up a root
+    /// for it, with the victim's file. Takes the credit for that. Without a victim the account
+    /// waits no more: it has room, or none can be made.
+    pub(crate) fn next_ahead(
+        &self,
+        glue: &Glue,
+        last: SlotId,
+    ) -> Option<(SlotId, Option<(Victim, FileId)>)> {
+        self.settle_all(glue);
+        glue.locked(|state| {
+            let mut table = self.table.lock();
+            let slot = table.accounts().next_waiting(last)?;
+            let owner = table.accounts().owner(slot);
+            let over = owner.and_then(|holder| state.lacks_room_ahead(holder.file, self.id));
+            let victim = over
+                .and_then(|over| table.victim(0, |holder| state.may_give_way(over, holder.file)));
+            let owner = victim.and_then(|victim| table.accounts().owner_of_victim(victim));
+            let victim = victim.zip(owner.map(|holder| holder.file));
+            match victim {
+                Some(_) => table.accounts().spend(slot),
+                None => table.accounts().rest(slot),
+            }
+            Some((slot, victim))
+        })
+    }
+
+    /// Has an account wait no more for the evictor.
+    pub(crate) fn rest(&self, slot: SlotId) {
+        self.table.lock().accounts().rest(slot);
+    }
+
+    pub(crate) fn id(&self) -> GpuId {
+        self.id
+    }
+
+    pub(crate) fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
     }
 
     /// Takes a charge back for which no root was taken. Must not sleep.
@@ -444,7 +531,7 @@ pub(crate) fn make_room(
         if must_stop() {
             break;
         }
-        tried = match rm::evict(&gpu.uuid, ptr::from_ref(&*gpu), victim) {
+        tried = match rm::evict(&gpu.uuid, ptr::from_ref(&*gpu), victim, false) {
             true => 0,
             false => tried.saturating_add(1),
         };

@@ -10,7 +10,7 @@ use gct_core::memory::accounts::Victim;
 use gct_core::memory::{RootId, SlotId};
 use gct_core::units::Bytes;
 use kernel::ffi::c_void;
-use kernel::sync::Arc;
+use kernel::sync::{Arc, ArcBorrow};
 
 check_signatures!(
     gct_uvm_gpu_add,
@@ -38,10 +38,10 @@ check_signatures!(
 ///
 /// `gpu` is null, or [`gct_uvm_gpu_add`] returned it and [`gct_uvm_gpu_remove`] has not got it. It
 /// is used within the call only.
-unsafe fn gpu<'a>(gpu: *mut c_void) -> Option<&'a Gpu> {
+unsafe fn gpu<'a>(gpu: *mut c_void) -> Option<ArcBorrow<'a, Gpu>> {
     // SAFETY: the caller's contract: `Arc::into_raw` made the pointer, and its reference lives
-    // until `gct_uvm_gpu_remove`.
-    unsafe { gpu.cast::<Gpu>().as_ref() }
+    // until `gct_uvm_gpu_remove`. Nobody has a mutable one.
+    (!gpu.is_null()).then(|| unsafe { ArcBorrow::from_raw(gpu.cast::<Gpu>().cast_const()) })
 }
 
 /// Starts the account of a GPU.
@@ -89,7 +89,7 @@ unsafe extern "C" fn gct_uvm_account_open(gpu: *mut c_void, file: *mut c_void) -
     // SAFETY: the caller's contract.
     let gpu = unsafe { self::gpu(gpu) };
     let Some(glue) = glue() else { return 0 };
-    let opened = uvm::account_open(&glue, gpu, token(file));
+    let opened = uvm::account_open(&glue, gpu.as_deref(), token(file));
     opened.map_or(bindings::GCT_UVM_NO_ACCOUNT, |slot| slot.0)
 }
 
@@ -102,7 +102,7 @@ unsafe extern "C" fn gct_uvm_account_open(gpu: *mut c_void, file: *mut c_void) -
 unsafe extern "C" fn gct_uvm_account_close(gpu: *mut c_void, account: u32) {
     // SAFETY: the caller's contract.
     if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
-        uvm::account_close(&glue, gpu, SlotId(account));
+        uvm::account_close(&glue, &gpu, SlotId(account));
     }
 }
 
@@ -137,11 +137,13 @@ unsafe extern "C" fn gct_uvm_reserve(
     };
     if tried == bindings::GCT_UVM_ANYWAY {
         gpu.reserve_anyway(&glue, SlotId(account));
+        glue.uvm.evictors.wake(gpu);
         return 1;
     }
     // SAFETY: the caller's contract; null is handled.
     let victim = unsafe { victim.as_mut() };
     let reserved = gpu.reserve(&glue, SlotId(account), victim.is_some().then_some(tried));
+    glue.uvm.evictors.wake(gpu);
     if let Some(victim) = victim {
         *victim = match reserved {
             Reserved::Refused(Some(victim)) => victim.0,

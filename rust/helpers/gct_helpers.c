@@ -50,6 +50,21 @@ EXPORT_SYMBOL_GPL(gct_uvm_holder);
 EXPORT_SYMBOL_GPL(gct_uvm_use);
 EXPORT_SYMBOL_GPL(gct_uvm_pick);
 
+struct workqueue_struct *gct_helper_evictors_new(void)
+{
+	return alloc_workqueue("gct/evict", WQ_UNBOUND, 0);
+}
+
+void gct_helper_evictors_drain(struct workqueue_struct *evictors)
+{
+	drain_workqueue(evictors);
+}
+
+void gct_helper_evictors_free(struct workqueue_struct *evictors)
+{
+	destroy_workqueue(evictors);
+}
+
 void gct_helper_enable_hooks(bool on)
 {
 	if (on)

@@ -19,6 +19,7 @@ struct file;
 struct file_operations;
 struct seq_file;
 struct task_struct;
+struct workqueue_struct;
 struct gct_worker;
 struct gct_bell_gpu;
 struct gct_ear;
@@ -210,7 +211,15 @@ uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t ra
 uint32_t gct_helper_uvm_map(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
 			    struct gct_uvm_memory *memory);
 void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory);
-uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim);
+uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim, uint32_t keeps);
+
+/*
+ * Makes the work queue of evictors, or returns NULL; waits until it is empty, after the last
+ * item was queued; and frees it. No thread belongs to it while it is empty. They may sleep.
+ */
+struct workqueue_struct *gct_helper_evictors_new(void);
+void gct_helper_evictors_drain(struct workqueue_struct *evictors);
+void gct_helper_evictors_free(struct workqueue_struct *evictors);
 
 /*
  * Loads and stores of memory that gct_helper_client_map() has mapped, of host or

@@ -50,13 +50,13 @@ void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory)
 	up_read(&gct_uvm_lock);
 }
 
-uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim)
+uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim, uint32_t keeps)
 {
 	uint32_t status = NV_ERR_NOT_SUPPORTED;
 
 	down_read(&gct_uvm_lock);
 	if (gct_uvm_operations)
-		status = gct_uvm_operations->evict(uuid, gpu, victim);
+		status = gct_uvm_operations->evict(uuid, gpu, victim, keeps);
 	up_read(&gct_uvm_lock);
 	return status;
 }

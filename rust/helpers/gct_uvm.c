@@ -549,9 +549,9 @@ static void gct_unmap_entry(const struct gct_uvm_memory *memory)
 	UVM_ENTRY_VOID(gct_unmap(memory));
 }
 
-static uint32_t gct_evict_entry(const uint8_t *uuid, void *gct_gpu, uint32_t victim)
+static uint32_t gct_evict_entry(const uint8_t *uuid, void *gct_gpu, uint32_t victim, uint32_t keeps)
 {
-	UVM_ENTRY_RET(uvm_gct_evict_on(uuid, gct_gpu, victim));
+	UVM_ENTRY_RET(uvm_gct_evict_on(uuid, gct_gpu, victim, keeps));
 }
 
 static const struct gct_uvm_operations gct_operations = {

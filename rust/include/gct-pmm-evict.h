@@ -135,7 +135,7 @@ static uvm_gpu_t *gct_retain_gpu(const NvU8 *uuid, void *gct_gpu)
 	return gpu;
 }
 
-NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim)
+NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim, NvU32 keeps)
 {
 	uvm_gpu_t *gpu = gct_retain_gpu(uuid, gct_gpu);
 	NV_STATUS status;
@@ -144,7 +144,7 @@ NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim)
 		return NV_ERR_INVALID_DEVICE;
 
 	status = gct_evict(&gpu->pmm, victim);
-	if (status == NV_OK)
+	if (status == NV_OK && !keeps)
 		(void)free_next_available_root_chunk(&gpu->pmm, UVM_PMM_GPU_MEMORY_TYPE_USER);
 	uvm_gpu_release(gpu);
 	return status;

@@ -22,7 +22,7 @@ void uvm_gct_order_used(uvm_pmm_gpu_t *pmm, struct list_head *unused, struct lis
  * Evicts a root chunk of a victim on a GPU: gct_uvm_operations.evict. No lock of UVM is
  * held.
  */
-NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim);
+NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim, NvU32 keeps);
 
 /*
  * Asserts that each root chunk is charged to the account whose memory is in it. In a

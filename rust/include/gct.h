@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 15
+#define GCT_ABI_VERSION 16
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -438,15 +438,16 @@ struct gct_uvm_memory {
  * ioctl of the control file by which the space was registered.
  *
  * evict() evicts a root chunk of a victim (gct_uvm_pick) on the GPU @uuid that
- * gct_uvm_gpu_add() has returned as @gpu, if UVM still uses it, and gives a root chunk
- * back to the resource manager. It returns an NV_STATUS. The caller holds
- * nv_system_pm_lock for reading, and no lock of UVM or of the resource manager.
+ * gct_uvm_gpu_add() has returned as @gpu, if UVM still uses it. It gives a root chunk back
+ * to the resource manager, or with @keeps leaves it to the next allocation of UVM. It
+ * returns an NV_STATUS. The caller holds nv_system_pm_lock for reading, and no lock of UVM
+ * or of the resource manager.
  */
 struct gct_uvm_operations {
 	uint32_t (*map)(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
 			struct gct_uvm_memory *memory);
 	void (*unmap)(const struct gct_uvm_memory *memory);
-	uint32_t (*evict)(const uint8_t *uuid, void *gpu, uint32_t victim);
+	uint32_t (*evict)(const uint8_t *uuid, void *gpu, uint32_t victim, uint32_t keeps);
 };
 
 /*

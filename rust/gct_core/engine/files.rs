@@ -283,6 +283,7 @@ fn show_pool(
             show::stat_line("limit", pool.refusals, out).and_then(|()| {
                 match features.has(Feature::GmemEvict) {
                     true => show::stat_line("evicted", pool.evictions.0, out)
+                        .and_then(|()| show::stat_line("ahead", pool.ahead.0, out))
                         .and_then(|()| show::stat_line("pressure", pool.taken.0, out)),
                     false => Ok(()),
                 }

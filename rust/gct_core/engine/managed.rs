@@ -130,7 +130,12 @@ impl State<'_> {
     }
 
     /// Counts a root in the pools of a file's process and of its group.
-    fn count_root(&mut self, file: FileId, gpu: GpuId, count: fn(&mut Pool) -> &mut Sat<u64>) {
+    pub(super) fn count_root(
+        &mut self,
+        file: FileId,
+        gpu: GpuId,
+        count: fn(&mut Pool) -> &mut Sat<u64>,
+    ) {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return;
         };

@@ -3,6 +3,7 @@
 //! Tests each rule of the tree with one scenario.
 
 mod admit;
+mod ahead;
 mod aliases;
 mod balance;
 mod bounds;

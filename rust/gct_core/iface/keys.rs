@@ -128,6 +128,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::GmemEvents,
+        "ahead",
+        Some(Feature::GmemEvict),
+        "Those of `evicted` that were evicted before others of the owner's pages needed the room.",
+    ),
+    key(
+        File::GmemEvents,
         "pressure",
         Some(Feature::GmemEvict),
         "Roots of 2 MiB of managed memory within `gmem.limit` that were chosen for eviction because the GPU was full and everybody else was within a limit, too.",

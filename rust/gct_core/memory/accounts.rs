@@ -31,6 +31,17 @@
 //! victim            an account that has to give up a root
 //! pick              its root that leaves
 //! ```
+//!
+//! The evictor makes room for accounts ahead of their next reservations
+//! ([`ahead`](crate::policy::ahead)):
+//!
+//! ```text
+//! entitle           the account gets credit, and waits for the evictor
+//! wait              it waits again, if it has credit
+//! next_waiting      an account for which the evictor makes room
+//!     spend         a root leaves for it
+//!     rest          there is room enough, or none can be made: it waits no more
+//! ```
 
 use super::{Ledger, RootId, Slot, SlotId};
 use crate::units::Bytes;
@@ -48,6 +59,10 @@ pub struct Account<T> {
     is_stale: bool,
     /// How often its slot was opened.
     opened: u32,
+    /// Roots that may be evicted ahead for it.
+    credit: u32,
+    /// Whether it waits for the evictor.
+    is_waiting: bool,
 }
 
 /// An account that has to give up a root: its slot, and how often the slot was opened. So nobody
@@ -75,6 +90,8 @@ impl<T> Default for Account<T> {
             spaces: 0,
             is_stale: false,
             opened: 0,
+            credit: 0,
+            is_waiting: false,
         }
     }
 }
@@ -142,8 +159,8 @@ impl<'a, T: Copy> Accounts<'a, T> {
             *account = Account {
                 owner: Some(owner),
                 spaces: 1,
-                is_stale: false,
                 opened: account.opened.wrapping_add(1),
+                ..Account::default()
             };
         }
         Some(free)
@@ -157,8 +174,8 @@ impl<'a, T: Copy> Accounts<'a, T> {
         if account.spaces > 0 {
             return None;
         }
-        account.is_stale = false;
         let owner = account.owner.take();
+        (account.is_stale, account.is_waiting) = (false, false);
         self.ledger.cancel(slot, u32::MAX);
         self.ledger.close(slot);
         owner
@@ -239,18 +256,21 @@ impl<'a, T: Copy> Accounts<'a, T> {
         victim: Victim,
         can_leave: impl FnMut(RootId) -> bool,
     ) -> Option<RootId> {
-        let slot = victim.slot();
-        let opened = self.all.get(slot.0 as usize)?.opened;
-        if Victim::new(slot, opened) != victim {
-            return None;
-        }
-        self.owner(slot)?;
-        self.ledger.pick(slot, can_leave)
+        self.owner_of_victim(victim)?;
+        self.ledger.pick(victim.slot(), can_leave)
     }
 
     /// Records that an open account uses a root of its own.
     pub fn set_used(&mut self, root: RootId, used: bool) {
         self.ledger.set_used(root, used);
+    }
+
+    /// Returns the owner of a victim, if it still has the account.
+    pub fn owner_of_victim(&self, victim: Victim) -> Option<T> {
+        let slot = victim.slot();
+        let opened = self.all.get(slot.0 as usize)?.opened;
+        self.owner(slot)
+            .filter(|_| Victim::new(slot, opened) == victim)
     }
 
     /// Returns the owner of the account that holds a root.
@@ -271,6 +291,53 @@ impl<'a, T: Copy> Accounts<'a, T> {
             // The slot is free with its last root.
             Some(slot) => drop(self.ledger.close(slot)),
             None => {}
+        }
+    }
+
+    /// Lets an open account have so many roots evicted ahead, and has it wait for that.
+    pub fn entitle(&mut self, slot: SlotId, roots: u32) {
+        if let Some(account) = self.account_mut(slot) {
+            account.credit = account.credit.max(roots);
+        }
+        self.wait(slot);
+    }
+
+    /// Has an open account wait for the evictor, if it has credit.
+    pub fn wait(&mut self, slot: SlotId) {
+        if let Some(account) = self.account_mut(slot) {
+            account.is_waiting = account.credit > 0 && account.owner.is_some();
+        }
+    }
+
+    /// Returns whether an account may have roots evicted ahead.
+    pub fn has_credit(&self, slot: SlotId) -> bool {
+        let account = self.all.get(slot.0 as usize);
+        account.is_some_and(|account| account.credit > 0)
+    }
+
+    /// Returns the next account in turn that waits for the evictor, after `last`.
+    pub fn next_waiting(&self, last: SlotId) -> Option<SlotId> {
+        let (slots, last) = (self.slots(), last.0.min(self.slots()));
+        let circle = (last.saturating_add(1)..slots).chain(0..last.saturating_add(1).min(slots));
+        circle.map(SlotId).find(|slot| {
+            let account = self.all.get(slot.0 as usize);
+            account.is_some_and(|account| account.is_waiting)
+        })
+    }
+
+    /// Takes a root of an account's credit, before one is evicted ahead for it. With the last one
+    /// the account waits no more.
+    pub fn spend(&mut self, slot: SlotId) {
+        if let Some(account) = self.account_mut(slot) {
+            account.credit = account.credit.saturating_sub(1);
+            account.is_waiting &= account.credit > 0;
+        }
+    }
+
+    /// Has an account wait no more.
+    pub fn rest(&mut self, slot: SlotId) {
+        if let Some(account) = self.account_mut(slot) {
+            account.is_waiting = false;
         }
     }
 

@@ -78,7 +78,10 @@ fn the_last_byte_fits_and_one_more_does_not() {
         let pool = world.pool(Owner::Group(group));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if of_group == "max" { 0 } else { 3 };
-        assert_eq!(events, format!("limit {expected}\nevicted 0\npressure 0\n"));
+        assert_eq!(
+            events,
+            format!("limit {expected}\nevicted 0\nahead 0\npressure 0\n")
+        );
     }
 }
 
@@ -127,7 +130,10 @@ fn memory_that_outgrows_the_limit_is_found() {
         let pool = world.pool(Owner::Group(group));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if of_group == "max" { 0 } else { 2 };
-        assert_eq!(events, format!("limit {expected}\nevicted 0\npressure 0\n"));
+        assert_eq!(
+            events,
+            format!("limit {expected}\nevicted 0\nahead 0\npressure 0\n")
+        );
     }
 }
 
@@ -176,7 +182,10 @@ fn managed_and_device_memory_share_a_limit() {
         let pool = world.pool(Owner::Proc(APP));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if own == "max" { 0 } else { 4 };
-        assert_eq!(events, format!("limit {expected}\nevicted 0\npressure 0\n"));
+        assert_eq!(
+            events,
+            format!("limit {expected}\nevicted 0\nahead 0\npressure 0\n")
+        );
         world.store.state().uncharge_ticket(file, ticket);
         world.store.state().uncharge_ticket(file, ticket);
         world.store.check();
@@ -195,7 +204,7 @@ fn managed_memory_that_exists_is_charged_over_the_limit() {
     assert_eq!(world.current(Owner::Group(group)), "1052672\n");
     assert_eq!(
         world.read(File::GmemEvents, pool),
-        Ok("limit 0\nevicted 0\npressure 0\n".into())
+        Ok("limit 0\nevicted 0\nahead 0\npressure 0\n".into())
     );
     assert_eq!(
         world.try_charge_managed(file, 0),
@@ -237,7 +246,7 @@ fn managed_memory_that_grows_and_shrinks() {
     }
     assert_eq!(
         world.read(File::GmemEvents, proc),
-        Ok("limit 0\nevicted 0\npressure 0\n".into())
+        Ok("limit 0\nevicted 0\nahead 0\npressure 0\n".into())
     );
     // A limit refuses other memory, and the process takes the sum along.
     assert_eq!(world.try_charge(file, 1), None);
@@ -283,14 +292,14 @@ fn managed_memory_grows_within_limits_only() {
         assert_eq!(grow(&mut world, 4 * MIB - 4096), Ok(None));
         assert_eq!(grow(&mut world, 2 * MIB), Ok(None));
         let pool = world.pool(over);
-        let none = Ok("limit 0\nevicted 0\npressure 0\n".into());
+        let none = Ok("limit 0\nevicted 0\nahead 0\npressure 0\n".into());
         assert_eq!(world.read(File::GmemEvents, pool), none, "no refusal");
         let state = world.store.state();
         assert!(state.may_give_way(over, file) && state.may_give_way(Owner::Proc(APP), file));
         world.store.state().evicted(file, gpu);
         for owner in [Owner::Proc(APP), Owner::Group(group)] {
             let pool = world.pool(owner);
-            let one = Ok("limit 0\nevicted 1\npressure 0\n".into());
+            let one = Ok("limit 0\nevicted 1\nahead 0\npressure 0\n".into());
             assert_eq!(world.read(File::GmemEvents, pool), one);
         }
         world.store.state().uncharge_ticket(file, ticket);
@@ -314,7 +323,7 @@ fn an_allocation_that_lacks_room() {
     assert_eq!(world.write(File::GmemLimit, pool, "max"), Ok(()));
     let of_group = Some((Owner::Group(group), gpu, Bytes(8193)));
     assert_eq!(lacks(&mut world, 8193), of_group);
-    let none = Ok("limit 0\nevicted 0\npressure 0\n".into());
+    let none = Ok("limit 0\nevicted 0\nahead 0\npressure 0\n".into());
     assert_eq!(world.read(File::GmemEvents, pool), none);
     let free = Call {
         action: rmapi::Action::Free,
@@ -365,7 +374,7 @@ fn who_is_within_a_limit_is_spared() {
         world.store.state().take_within_limit(file, gpu);
         for owner in [Owner::Proc(APP), Owner::Group(group)] {
             let pool = world.pool(owner);
-            let one = Ok("limit 0\nevicted 0\npressure 1\n".into());
+            let one = Ok("limit 0\nevicted 0\nahead 0\npressure 1\n".into());
             assert_eq!(world.read(File::GmemEvents, pool), one);
         }
     }

@@ -140,14 +140,7 @@ impl Gpu {
             return Ok(());
         };
         self.accounts().cancel(slot);
-        let mut hand = self.hand;
-        let (roots, slots, all) = &mut self.ledger;
-        let accounts = Accounts::new(Ledger::new(roots, slots), all);
-        let state = self.world.store.state();
-        let gives_way = |holder: &Holder| state.may_give_way(over, holder.file);
-        let victim = accounts.victim(&mut hand, tried, gives_way);
-        self.hand = hand;
-        Err(victim)
+        Err(self.victim(over, tried))
     }
 
     /// Charges a member for a root beyond any limit.
@@ -156,7 +149,35 @@ impl Gpu {
         let mut accounts = self.accounts();
         assert!(accounts.reserve(slot).is_some());
         accounts.changed(slot);
+        accounts.entitle(slot, 1);
         self.settle();
+    }
+
+    /// Runs the evictor until nobody waits for it, or nothing can leave.
+    fn evictor(&mut self) {
+        let mut last = SlotId(0);
+        while let Some(slot) = self.accounts().next_waiting(last) {
+            last = slot;
+            let (file, gpu) = (self.accounts().owner(slot).unwrap().file, self.world.gpu);
+            let over = self.world.store.state().lacks_room_ahead(file, gpu);
+            let victim = over.and_then(|over| self.victim(over, 0));
+            self.accounts().spend(slot);
+            if !victim.is_some_and(|victim| self.evict(victim)) {
+                self.accounts().rest(slot);
+            }
+            self.check();
+        }
+    }
+
+    fn victim(&mut self, over: Owner, tried: u32) -> Option<Victim> {
+        let mut hand = self.hand;
+        let (roots, slots, all) = &mut self.ledger;
+        let accounts = Accounts::new(Ledger::new(roots, slots), all);
+        let state = self.world.store.state();
+        let gives_way = |holder: &Holder| state.may_give_way(over, holder.file);
+        let victim = accounts.victim(&mut hand, tried, gives_way);
+        self.hand = hand;
+        victim
     }
 
     /// Frees a root of the victim. Returns whether one could leave.
@@ -292,4 +313,33 @@ fn a_fault_beside_pinned_roots_overdraws() {
     (0..20).for_each(|_| gpu.step(waits, 0));
     assert!(matches!(gpu.threads[waits].next, Next::Reserve { .. }));
     assert_eq!(gpu.end(), ROOT * FIT);
+}
+
+/// The evictor repays what a fault has taken beyond the limit, when the roots are not pinned any
+/// more.
+#[test]
+fn the_evictor_repays_an_overdraft() {
+    let mut gpu = Gpu::new();
+    for at in 0..FIT as usize {
+        (0..3).for_each(|_| gpu.step(at, 0));
+    }
+    gpu.step(KERNEL, 1);
+    while matches!(gpu.threads[KERNEL].next, Next::Reserve { .. }) {
+        gpu.step(KERNEL, 1);
+    }
+    gpu.evictor();
+    assert_eq!(
+        gpu.charged() - gpu.before,
+        ROOT * (FIT + 1),
+        "all are pinned"
+    );
+    gpu.end();
+    // The next fault takes the root beyond the limit again, and unpins it.
+    for at in 0..FIT as usize {
+        (0..3).for_each(|_| gpu.step(at, 0));
+    }
+    gpu.step(KERNEL, 1);
+    gpu.end();
+    gpu.evictor();
+    assert!(gpu.charged() - gpu.before <= ROOT * FIT);
 }

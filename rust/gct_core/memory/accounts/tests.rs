@@ -269,3 +269,54 @@ proptest! {
         }
     }
 }
+
+/// An account waits for the evictor while it has credit, each in its turn.
+#[test]
+fn accounts_with_credit_wait_for_the_evictor() {
+    let mut world = World::new();
+    let [first, second] = [7, 8].map(|owner| world.get().open(owner, |_| false).unwrap());
+    world.get().wait(first);
+    world.get().entitle(second, 0);
+    world.get().entitle(SlotId(0), 1);
+    world.get().entitle(SlotId(3), 1);
+    assert_eq!(
+        world.get().next_waiting(SlotId(0)),
+        None,
+        "no credit, or not open"
+    );
+    world.get().entitle(first, 2);
+    world.get().entitle(second, 1);
+    world.get().entitle(first, 1);
+    assert_eq!(world.get().next_waiting(SlotId(0)), Some(first));
+    assert_eq!(world.get().next_waiting(first), Some(second));
+    for last in [second, SlotId(3), SlotId(u32::MAX)] {
+        assert_eq!(world.get().next_waiting(last), Some(first));
+    }
+    world.get().spend(second);
+    assert!(!world.get().has_credit(second));
+    assert_eq!(world.get().next_waiting(first), Some(first));
+    world.get().rest(first);
+    assert_eq!(world.get().next_waiting(first), None);
+    world.get().wait(first);
+    world.get().spend(first);
+    assert_eq!(world.get().next_waiting(first), Some(first), "one is left");
+    // Who gets the slot next has no credit.
+    world.get().close(first);
+    assert_eq!(world.get().next_waiting(first), None);
+    assert_eq!(world.get().open(9, |_| false), Some(first));
+    assert!(!world.get().has_credit(first));
+}
+
+#[test]
+fn a_victim_has_an_owner_until_its_slot_is_opened_again() {
+    let mut world = World::new();
+    let slot = world.get().open(7, |_| false).unwrap();
+    world.get().take(slot, RootId(3));
+    let victim = world.get().victim(&mut SlotId(0), 0, |_| true).unwrap();
+    assert_eq!(world.get().owner_of_victim(victim), Some(7));
+    world.get().close(slot);
+    assert_eq!(world.get().owner_of_victim(victim), None);
+    world.get().drop_root(RootId(3));
+    world.get().open(8, |_| false);
+    assert_eq!(world.get().owner_of_victim(victim), None);
+}

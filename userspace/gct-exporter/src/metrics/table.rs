@@ -167,6 +167,12 @@ pub(crate) static METRICS: &[Metric] = &[
         "Roots of 2 MiB of managed memory that were evicted because of the memory limit.",
     ),
     counter(
+        "memory_evictions_ahead",
+        File::GmemEvents,
+        From::Key("ahead"),
+        "Those of the memory evictions that came before the room was needed.",
+    ),
+    counter(
         "memory_pressure",
         File::GmemEvents,
         From::Key("pressure"),

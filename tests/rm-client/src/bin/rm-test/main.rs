@@ -24,6 +24,7 @@
 //! ```
 
 mod accounts;
+mod ahead;
 mod charged;
 mod dying;
 mod evicted;
@@ -220,6 +221,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         many_spaces::TESTS,
         accounts::TESTS,
         evicted::TESTS,
+        ahead::TESTS,
         interrupted::TESTS,
         host_memory::TESTS,
         leaks::TESTS,
