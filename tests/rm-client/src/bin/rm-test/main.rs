@@ -17,6 +17,7 @@
 //! rm-test spaces COUNT     one test: COUNT operations of processes with several address spaces
 //! rm-test oracle BOUND COUNT   one test: the same, which print what they compute
 //! rm-test swap BOUND       one test: uses memory that does not fit, and prints what moves
+//! rm-test stream BOUND     the same with more memory, and prints which copies are beside others
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test storm-NAME COUNT one test: COUNT launches, states, deaths, switches or shadows
 //! rm-test layouts VERSION  a C program that compares this crate with the headers
@@ -92,7 +93,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | oracle small|limit|plenty COUNT | swap small|limit | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
+    "usage: rm-test all [FILTER] | owned FILTER | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | oracle small|limit|plenty COUNT | swap small|limit | stream small|limit | batches COUNT | shorts COUNT | accounts COUNT | channels COUNT | storm-NAME COUNT | layouts VERSION | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -122,6 +123,10 @@ fn main() -> ExitCode {
             _ => usage(),
         },
         ["swap", bound] => exit("swap", oracle::Bound::of_name(bound).and_then(swap::all)),
+        ["stream", bound] => exit(
+            "stream",
+            oracle::Bound::of_name(bound).and_then(swap::stream),
+        ),
         ["crowd", count] => counted("crowd", count, processes::crowd),
         ["channels", count] => counted("channels", count, owned::channels),
         ["layouts", version] => {

@@ -12,7 +12,7 @@ use crate::oracle::Bound;
 use crate::programs::Random;
 use crate::replayable::{run, toucher};
 use fakegpu_record::{Copied, Recorder};
-use gct_ktap::{failed, During, Outcome, Stop};
+use gct_ktap::{failed, holds, During, Outcome, Stop};
 use rm_client::{Access, Toucher};
 
 /// Roots that fit, and roots that are used.
@@ -110,6 +110,48 @@ pub(crate) fn all(mut bound: Bound) -> Outcome {
     let mut toucher = toucher()?;
     for way in WAYS {
         play(&mut toucher, &mut bound, *way).during(way.0)?;
+    }
+    bound.end()
+}
+
+/// Roots that fit and roots that are used where copies take time. Of more than 16 roots some leave
+/// ahead.
+const STREAM_FIT: u64 = 64;
+const STREAM_USED: u64 = 96;
+
+/// Uses memory in turn that does not fit, with a GPU whose copies take time, and prints how many
+/// copies of both directions are beside each other once all room is in use.
+pub(crate) fn stream(mut bound: Bound) -> Outcome {
+    let mut toucher = toucher()?;
+    for (name, by) in [("by migrations", By::Migration), ("by faults", By::Fault)] {
+        bound.leave(STREAM_FIT)?;
+        let range = Range::new(toucher.session(), START, STREAM_USED as usize * ROOT)?;
+        range.write(1);
+        for root in 0..STREAM_FIT {
+            use_root(&mut toucher, root, by).during(format!("use {root}"))?;
+        }
+        let before = copied()?;
+        for number in STREAM_FIT..STREAM_FIT + STREAM_USED {
+            use_root(&mut toucher, number % STREAM_USED, by).during(format!("use {number}"))?;
+        }
+        let after = copied()?;
+        let [to_gpu, to_host] = [0, 1].map(|at| after[at].since(before[at]));
+        let words = |of: Copied| {
+            let Copied {
+                operations,
+                bytes,
+                beside,
+                large,
+            } = of;
+            format!("{operations} {bytes} {beside} {large}")
+        };
+        println!(
+            "# stream {name}: in {} out {}",
+            words(to_gpu),
+            words(to_host)
+        );
+        holds("copies out", to_host.operations > 0)?;
+        bound.check()?;
     }
     bound.end()
 }
