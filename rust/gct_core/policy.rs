@@ -15,6 +15,7 @@
 //! | [`placement`] | which pieces of pageable memory are on the GPU |
 //! | [`poll`] | how long the backend polls before it sleeps |
 //! | [`poll_backoff`] | whether it may take a processor for polling |
+//! | [`precedence`] | whose waiting launches the GPU starts first |
 //! | [`predict`] | how long a launch will take |
 //! | [`scale`] | how many TPCs a launch needs to stay within a slip |
 //! | [`share`] | whose turn it is, by weight and duty cycle |
@@ -35,6 +36,7 @@ pub mod pauses;
 pub mod placement;
 pub mod poll;
 pub mod poll_backoff;
+pub mod precedence;
 pub mod predict;
 pub mod scale;
 pub mod share;

@@ -16,6 +16,7 @@
 //! | [`rewrite`] | a segment and orders | the segment to publish, in the caller's buffer |
 //! | [`graph`] | stored QMDs | what a replay launches, and how to mask it |
 //! | [`transfer`] | the registers of a copy engine | pieces of a copy |
+//! | [`precedence`] | a QMD | its place in the order in which the GPU starts launches |
 //! | [`stats`], [`limits`] | | counts with reasons; every maximum |
 //!
 //! Nothing here allocates, blocks, panics or trusts a word. A segment is read once and every index
@@ -34,6 +35,7 @@ pub mod mask;
 pub mod method;
 pub mod methods;
 pub mod occupancy;
+pub mod precedence;
 pub mod qmd;
 pub mod rewrite;
 pub mod selftest;

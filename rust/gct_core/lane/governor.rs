@@ -11,6 +11,7 @@ use crate::gpu_time::Hold;
 use crate::mask::TpcMask;
 use crate::policy::pace::YIELDING;
 use crate::policy::patience;
+use crate::policy::precedence;
 use crate::policy::predict::{self, Kernel, Predictor};
 use crate::policy::scale::Law;
 use crate::policy::share::{Rival, Sign};
@@ -20,6 +21,7 @@ use crate::policy::slo::request::Request;
 use crate::policy::tpc::{self, Neighbour, Rank, Tenant};
 use crate::submit::graph::Node;
 use crate::submit::mask::DisabledTpcs;
+use crate::submit::precedence::Precedence;
 use crate::submit::stats::{add, Counters};
 use crate::topology::Topology;
 use crate::units::Ns;
@@ -103,6 +105,8 @@ pub struct Governor<S: Storage, P> {
     granted: TpcMask,
     granted_count: u32,
     pub(super) mask: Option<DisabledTpcs>,
+    /// The place of the next release among those of the neighbours.
+    pub(super) precedence: Option<Precedence>,
     /// Whether these are more than the policy allows, for a launch whose blocks may wait for each
     /// other; and how many TPCs such a launch gets at last.
     pub(super) spares: bool,
@@ -164,6 +168,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             granted: TpcMask::EMPTY,
             granted_count: 0,
             mask: None,
+            precedence: None,
             spares: false,
             dependable: 0,
             nodes_resident: 0,
@@ -208,7 +213,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns the TPCs to which the next release is masked, if it is.
     pub fn effective(&self) -> Option<TpcMask> {
-        self.mask.is_some().then_some(self.granted)
+        let is_masked = self.narrows() || self.mask.is_some() && self.limits.tpcs.is_some();
+        is_masked.then_some(self.granted)
     }
 
     /// Sets limits, until the peers change them.
@@ -244,6 +250,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub fn set_peers(&mut self, peers: Option<P>) {
         self.peers = peers;
         self.yields = false;
+        self.precedence = None;
         self.use_own_mask();
     }
 
@@ -266,14 +273,19 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.use_mask(self.allowed);
     }
 
-    /// Restricts the next release to `granted`. All TPCs mean no mask unless a mask was asked for:
-    /// then the launch stays unchanged.
+    /// Restricts the next release to `granted`. All TPCs without a place mean no mask, so that the
+    /// launch stays unchanged, unless a mask was asked for.
     pub(super) fn use_mask(&mut self, granted: TpcMask) {
         self.granted = granted;
         self.granted_count = granted.count();
         self.mask = Some(granted)
-            .filter(|granted| self.limits.tpcs.is_some() || granted != self.gpu.existing())
-            .and_then(|granted| DisabledTpcs::outside(&self.gpu, &granted).ok());
+            .filter(|granted| {
+                self.limits.tpcs.is_some()
+                    || self.precedence.is_some()
+                    || granted != self.gpu.existing()
+            })
+            .and_then(|granted| DisabledTpcs::outside(&self.gpu, &granted).ok())
+            .map(|mask| mask.with_precedence(self.precedence));
     }
 
     /// Starts a round of publishing of all lanes: takes over limits that have changed.
@@ -411,7 +423,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.shares.hold(Hold::Tpcs);
             return false;
         }
-        if chosen != self.granted {
+        let place = precedence::decide(&tenant, &chosen, around.neighbours);
+        if chosen != self.granted || place != self.precedence {
+            self.precedence = place;
             self.use_mask(chosen);
         }
         true

@@ -29,6 +29,7 @@ use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::Node;
 use crate::submit::limits::{MASK_WORDS, SLOT_WORDS};
 use crate::submit::mask;
+use crate::submit::precedence::Precedence;
 use crate::submit::qmd::{v04_00, Version};
 use crate::submit::rewrite::{Cut, Order};
 use crate::submit::selftest::{write_segment, Failure, QMD_AT, SEGMENT_WORDS};
@@ -215,15 +216,16 @@ fn write_launch(ram: &Ram<'_>) -> u64 {
     Entry::Segment(segment).encode()
 }
 
-/// Returns the mask of the QMD at an index of the memory.
-fn mask_at(ram: &Ram<'_>, index: usize) -> Option<[u32; MASK_WORDS]> {
+/// Returns mask and group of the QMD at an index of the memory.
+fn marks_at(ram: &Ram<'_>, index: usize) -> (Option<[u32; MASK_WORDS]>, u32) {
     let mut qmd = [0; v04_00::WORDS];
     let at = Run {
         first: index,
         words: v04_00::WORDS,
     };
     ram.read(&at, &mut qmd);
-    mask::read(&qmd, Version::V04_00)
+    let group = v04_00::QMD_GROUP_ID.get(&qmd);
+    (mask::read(&qmd, Version::V04_00), group)
 }
 
 /// Runs all checks.
@@ -326,9 +328,11 @@ fn paces(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
         sides.fetch();
     }
     check((2..=4).contains(&released.0), "few atoms are in flight")?;
-    let mask = mask_at(ram, SLOT_WORDS);
+    let (mask, group) = marks_at(ram, SLOT_WORDS);
     let kept = mask.is_some_and(|mask| mask.first() == Some(&0x0f));
     check(kept, "an atom avoids reserved TPCs")?;
+    let place = Precedence::Middle.group(0);
+    check(group == place, "an atom has its place")?;
     check(bench.publish(ram, sides) == 0, "the others wait")?;
     for atom in 1..=ATOMS {
         // The atoms end one by one: each writes the number of the split.

@@ -24,6 +24,7 @@ use crate::probe;
 use crate::submit::graph::{Masks, Patched, Width};
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::occupancy;
+use crate::submit::precedence::Precedence;
 use crate::submit::stats::add;
 use crate::submit::tracker::QmdCall;
 use crate::units::{div_ceil, Ns, Percent};
@@ -43,12 +44,12 @@ const WIDTHS: usize = 8;
 #[derive(Default)]
 struct Widths {
     /// The TPCs that were granted, and the tenant's own.
-    of: (TpcMask, TpcMask),
+    of: (TpcMask, TpcMask, Option<Precedence>),
     widths: [Width; WIDTHS],
 }
 
 /// Returns `count` of the TPCs `granted` to a tenant, its `own` ones first.
-fn choose((granted, own): &(TpcMask, TpcMask), count: u32) -> TpcMask {
+fn choose((granted, own, _): &(TpcMask, TpcMask, Option<Precedence>), count: u32) -> TpcMask {
     let first = granted.and(own).lowest(count);
     let more = count.saturating_sub(first.count());
     first.or(&granted.without(own).lowest(more))
@@ -211,14 +212,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.update_widths();
         }
         if size.tpcs < most {
-            let granted = (*self.granted(), self.own);
+            let granted = (*self.granted(), self.own, self.precedence);
             self.use_mask(choose(&granted, size.tpcs));
         }
     }
 
     /// Makes the widths those of the granted TPCs.
     fn update_widths(&mut self) {
-        let of = (*self.granted(), self.own);
+        let of = (*self.granted(), self.own, self.precedence);
         if self.sizing.widths.of == of {
             return;
         }
@@ -232,7 +233,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             // CAST: at most `most`.
             let chosen = choose(&of, tpcs as u32);
             let mask = match tpcs < most {
-                true => DisabledTpcs::outside(self.gpu(), &chosen).ok(),
+                true => DisabledTpcs::outside(self.gpu(), &chosen)
+                    .ok()
+                    .map(|mask| mask.with_precedence(self.precedence)),
                 false => self.mask,
             };
             *width = Width {

@@ -17,7 +17,7 @@ use super::words::{Storage, Words};
 use super::work::{Round, Seal};
 use crate::submit::gpfifo::Entry;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
-use crate::submit::mask;
+use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::rewrite::whole::{self, Slot};
 use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::QmdCall;
@@ -137,7 +137,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         room: &mut AtomRoom<S>,
         round: &mut Round<'_, S, W>,
     ) -> Option<(u64, u32)> {
-        let mask = self.mask.as_ref().filter(|mask| mask.disabled() > 0)?;
+        let acts = |mask: &&DisabledTpcs| mask.disabled() > 0 || mask.precedence().is_some();
+        let mask = self.mask.as_ref().filter(acts)?;
         let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
         // CAST: checked when the segment was read.
         let words = round.work.words.get(..seal.segment.words as usize)?;

@@ -38,6 +38,7 @@ use super::launch::{DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
 use super::occupancy::{self, Needs};
+use super::precedence::{self, Precedence};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
@@ -72,8 +73,11 @@ pub struct Node {
     pub armed: bool,
     /// The value of its mask words, if it is known.
     stored: Option<[u32; MASK_WORDS]>,
-    /// The value that arms it of the word with `TPC_DISABLE_MASK_VALID`; 0 if there is none.
+    /// The value that arms it of the word with `TPC_DISABLE_MASK_VALID`; 0 if there is none. It has
+    /// the tenant's place.
     arming: u32,
+    /// The value of that word, if it is known.
+    first: Option<u32>,
     /// What a mask must leave.
     pub(super) needs: Needs,
     /// The TPCs that hold all of its blocks at once; 0 if no number does.
@@ -102,6 +106,8 @@ pub struct MaskWrite {
     pub words: [u32; MASK_WORDS],
     /// Number of words to store.
     pub count: usize,
+    /// The place that goes with them.
+    pub precedence: Option<Precedence>,
 }
 
 /// The stored QMDs of one tenant, in slots of the caller.
@@ -200,6 +206,7 @@ impl<'a> Memory<'a> {
             return false;
         };
         let tenant = mask::read(qmd, launch.version);
+        let arming = arming_of(qmd, launch.version);
         let remembered = self.insert(Node {
             va: call.qmd_va,
             version: launch.version,
@@ -209,7 +216,8 @@ impl<'a> Memory<'a> {
             adds: ends::added_by(&launch),
             armed: is_armed || tenant.is_some(),
             stored: Some(tenant.unwrap_or([0; MASK_WORDS])),
-            arming: arming_of(qmd, launch.version),
+            arming,
+            first: Some(arming),
             needs: with_layout!(launch.version, L => Needs::of::<L>(qmd)),
             resident: occupancy::resident(qmd, launch.version, TPCS_MAX),
             reached: 0,
@@ -255,10 +263,10 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Notes that it is not known which mask the node at an address holds.
+    /// Notes that it is not known which mask the node at an address holds, and which place.
     pub fn forget_mask(&mut self, va: u64) {
         if let Some(node) = self.get_mut(va) {
-            node.stored = None;
+            (node.stored, node.first) = (None, None);
         }
     }
 
@@ -324,28 +332,42 @@ fn arming_of(qmd: &[u32], version: Version) -> u32 {
     word.unwrap_or(0)
 }
 
+/// Returns the word that arms a node, with a place.
+fn armed_word(node: &Node, precedence: Option<Precedence>) -> u32 {
+    match node.version {
+        Version::V04_00 => precedence::first_word(node.arming, precedence),
+        _ => node.arming,
+    }
+}
+
 /// Returns the address of a word of a node.
 fn word_va(node: &Node, index: usize) -> u64 {
     // CAST: a QMD has 96 words.
     (Va(node.va) + ((index as u64) << 2)).get()
 }
 
-/// Returns the store that arms a node; `None` if it is armed.
-pub fn arm_write(node: &Node) -> Option<MaskWrite> {
-    let (index, _) = valid_bit(node.version).filter(|_| !node.armed)?;
+/// Returns the store that arms a node, with a place; `None` if it has both.
+pub fn arm_write(node: &Node, precedence: Option<Precedence>) -> Option<MaskWrite> {
+    let (index, _) = valid_bit(node.version)?;
+    let word = armed_word(node, precedence);
+    if node.armed && node.first == Some(word) {
+        return None;
+    }
     let mut words = [0; MASK_WORDS];
     if let Some(first) = words.first_mut() {
-        *first = node.arming;
+        *first = word;
     }
     Some(MaskWrite {
         va: word_va(node, index),
         words,
         count: 1,
+        precedence,
     })
 }
 
 /// Returns the store into a node's mask words after which it disables what `mask` and its tenant
-/// disable, or only its tenant's with `None`. A node that is not armed also needs [`arm_write`].
+/// disable, or only its tenant's with `None`. A node that is not armed, or has another
+/// place, also needs [`arm_write`].
 ///
 /// The words take effect in the next replay if the node is not running.
 /// `gctgroup-docs/submission.md` says what makes the scheduler read them again.
@@ -369,5 +391,6 @@ pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite,
         va: word_va(node, first),
         words,
         count,
+        precedence: mask.and_then(DisabledTpcs::precedence),
     })
 }

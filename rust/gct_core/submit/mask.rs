@@ -2,6 +2,9 @@
 
 //! Applies masks of disabled TPCs to QMDs.
 //!
+//! A mask also carries the [`Precedence`] of its launches, which versions before and after 4.0 do
+//! not get: only Hopper's order was measured.
+//!
 //! A set bit disables a TPC. The interface and the policies use the opposite, the set of allowed
 //! TPCs ([`mask::TpcMask`](crate::mask::TpcMask)); [`DisabledTpcs::outside`] converts it.
 //!
@@ -29,6 +32,7 @@ pub use disabled::{DisabledTpcs, OutOfRange};
 use super::launch::{self, Kind};
 use super::limits::MASK_WORDS;
 use super::occupancy::Needs;
+use super::precedence::{self, Precedence};
 use super::qmd::v04_00::V04_00;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
@@ -117,6 +121,30 @@ pub fn write(qmd: &mut [u32], version: Version, mask: Option<&[u32; MASK_WORDS]>
 
 /// The mask words for a QMD, and how they came about.
 pub(crate) type Decision = ([u32; MASK_WORDS], Applied);
+
+/// What a masked QMD differs by from its tenant's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
+    words: [u32; MASK_WORDS],
+    precedence: Option<Precedence>,
+}
+
+impl Marks {
+    /// Stores the marks into a QMD.
+    pub(crate) fn write(&self, qmd: &mut [u32], version: Version) {
+        match qmd.first_chunk_mut::<{ V04_00::WORDS }>() {
+            Some(qmd) if version == Version::V04_00 => self.write_v04_00(qmd),
+            _ => write(qmd, version, Some(&self.words)),
+        }
+    }
+
+    /// Stores the marks into a QMD of version 4.0, which is nearly every QMD.
+    #[inline(always)]
+    pub(crate) fn write_v04_00(&self, qmd: &mut [u32; V04_00::WORDS]) {
+        write_as::<V04_00>(qmd, &self.words);
+        precedence::give(qmd, self.precedence);
+    }
+}
 
 /// Decides what `qmd` disables so that both `mask` and its tenant are obeyed.
 #[inline(always)]
@@ -216,6 +244,7 @@ pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<A
         Some(qmd) if version == Version::V04_00 => {
             let (words, applied) = decide_as::<V04_00>(qmd, mask)?;
             write_as::<V04_00>(qmd, &words);
+            precedence::give(qmd, mask.precedence);
             Ok(applied)
         }
         _ => {
@@ -226,19 +255,20 @@ pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<A
     }
 }
 
-/// Returns whether `qmd` disables at least what `mask` does.
+/// Returns whether `qmd` disables at least what `mask` does, and has its place.
 pub fn is_applied(qmd: &[u32], version: Version, mask: &DisabledTpcs) -> bool {
     let stored = match qmd.first_chunk::<{ V04_00::WORDS }>() {
         Some(qmd) if version == Version::V04_00 => read_as::<V04_00>(qmd),
         _ => read(qmd, version),
     };
-    stored.is_some_and(|stored| {
+    let disables = stored.is_some_and(|stored| {
         let mut both = stored.iter().zip(mask.words);
         both.all(|(stored, ordered)| stored & ordered == ordered)
-    })
+    });
+    disables && (version != Version::V04_00 || precedence::has(qmd, mask.precedence))
 }
 
-/// Returns the mask that [`apply`] would write.
+/// Returns the marks that [`apply`] would write, and how their mask came about.
 ///
 /// # Errors
 ///
@@ -248,11 +278,13 @@ pub(crate) fn decide(
     qmd: &[u32],
     version: Version,
     mask: &DisabledTpcs,
-) -> Result<Decision, Reason> {
-    match qmd.first_chunk::<{ V04_00::WORDS }>() {
-        Some(qmd) if version == Version::V04_00 => decide_as::<V04_00>(qmd, mask),
-        _ => decide_any(qmd, version, mask),
-    }
+) -> Result<(Marks, Applied), Reason> {
+    let (words, applied) = match qmd.first_chunk::<{ V04_00::WORDS }>() {
+        Some(qmd) if version == Version::V04_00 => decide_as::<V04_00>(qmd, mask)?,
+        _ => decide_any(qmd, version, mask)?,
+    };
+    let precedence = mask.precedence;
+    Ok((Marks { words, precedence }, applied))
 }
 
 #[cold]
@@ -264,12 +296,6 @@ fn decide_any(qmd: &[u32], version: Version, mask: &DisabledTpcs) -> Result<Deci
             None => Err(Reason::Fragmented),
         }
     })
-}
-
-/// Stores the mask of a QMD of version 4.0, which is nearly every QMD.
-#[inline(always)]
-pub(crate) fn write_v04_00(qmd: &mut [u32; V04_00::WORDS], words: &[u32; MASK_WORDS]) {
-    write_as::<V04_00>(qmd, words);
 }
 
 /// Returns how many TPCs the mask of this version covers.

@@ -4,7 +4,7 @@
 
 use super::backend::{Lent, Ram, Run, Sides};
 use super::{
-    check, mask_at, write_launch, Slots, APART, ATOMS, COPIES, COPIES_WORDS, ENTRIES, FRAME_WORDS,
+    check, marks_at, write_launch, Slots, APART, ATOMS, COPIES, COPIES_WORDS, ENTRIES, FRAME_WORDS,
     LONG_COPIES, LONG_COPIES_WORDS, NOW, PROGRESS, RELEASE, SEGMENT, VA,
 };
 use crate::lane::channel::Lane;
@@ -192,7 +192,11 @@ fn masks(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
     // CAST: a small constant.
     let copy = (va(COPIES), SEGMENT_WORDS as u32);
     check(found == Some(copy), "the entry names the copy")?;
-    let masked = |at: usize| mask_at(ram, at).is_some_and(|mask| mask.first() == Some(&0xf0));
+    let masked = |at: usize| {
+        marks_at(ram, at)
+            .0
+            .is_some_and(|mask| mask.first() == Some(&0xf0))
+    };
     check(masked(COPIES + QMD_AT), "the copy has the mask")?;
     check(!masked(SEGMENT + QMD_AT), "the tenant's words have none")?;
     let words = [0; SEGMENT_WORDS];
@@ -255,7 +259,11 @@ fn places(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
     check(bench.slots.is_some(), "there is a slot")?;
     sides.submit(write_launch(ram));
     check(bench.publish(ram, sides) == 1, "the launch is published")?;
-    let masked = |at: usize| mask_at(ram, at).is_some_and(|mask| mask.first() == Some(&0xf0));
+    let masked = |at: usize| {
+        marks_at(ram, at)
+            .0
+            .is_some_and(|mask| mask.first() == Some(&0xf0))
+    };
     check(masked(0), "the slot has the mask")?;
     let copy = segment(sides, 0);
     // CAST: small constants.
@@ -357,7 +365,9 @@ fn splits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
     let first = segment(sides, 0).map(|segment| segment.va);
     let copies = va(LONG_COPIES)..va(LONG_COPIES.wrapping_add(LONG_COPIES_WORDS));
     check(first.is_some_and(|va| copies.contains(&va)), "it is a copy")?;
-    let masked = mask_at(ram, 0).is_some_and(|mask| mask.first() == Some(&0xf0));
+    let masked = marks_at(ram, 0)
+        .0
+        .is_some_and(|mask| mask.first() == Some(&0xf0));
     check(masked, "an atom has the mask")?;
     let last = ATOMS.wrapping_sub(1);
     let number = bench.governor.splits;
@@ -371,7 +381,9 @@ fn splits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
     // CAST: widening.
     check(released.0 as usize == ATOMS, "all are released")?;
     let slot = last.wrapping_mul(SLOT_WORDS);
-    let masked = mask_at(ram, slot).is_some_and(|mask| mask.first() == Some(&0xf0));
+    let masked = marks_at(ram, slot)
+        .0
+        .is_some_and(|mask| mask.first() == Some(&0xf0));
     check(masked, "the last has the mask")?;
     check(bench.lane.is_pending(sides), "it is in flight")?;
     ram.store(&word(RELEASE), 0, 1);

@@ -7,7 +7,9 @@
 //! are, in their order.
 
 use super::walk::Walk;
-use super::{arm_write, is_replay, mask_write, MaskWrite, Memory, Node, Replay};
+use super::{
+    arm_write, armed_word, is_replay, mask_write, valid_bit, MaskWrite, Memory, Node, Replay,
+};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
@@ -146,6 +148,9 @@ impl Memory<'_> {
             if let Some(node) = self.get_mut(call.qmd_va) {
                 let mask = mask::read(qmd, version);
                 node.armed |= mask.is_some();
+                if let Some((index, bit)) = valid_bit(version) {
+                    node.first = qmd.get(index).map(|word| word | bit);
+                }
                 node.stored = Some(mask.unwrap_or([0; MASK_WORDS]));
             }
         }
@@ -220,8 +225,10 @@ impl Memory<'_> {
                 begun = begun || out.push(before, first);
                 let mut put =
                     |write: &MaskWrite| begun && upload(call.subchannel, write, &mut out, rest.0);
-                node.armed = node.armed || arm_write(node).is_some_and(|write| put(&write));
-                if node.armed && put(&write) {
+                let arms = arm_write(node, write.precedence);
+                if arms.is_none_or(|arms| put(&arms)) && put(&write) {
+                    node.armed = true;
+                    node.first = Some(armed_word(node, write.precedence));
                     node.stored = Some(write.words);
                     nodes += 1;
                 } else {
@@ -297,7 +304,11 @@ fn change(
     *left += usize::from(write.is_err());
     let store = write.ok().filter(|write| {
         // Without a mask a node need not be armed.
-        Some(write.words) != node.stored || !(node.armed || masks.each.is_none())
+        let is_armed = match node.armed {
+            true => node.first == Some(armed_word(node, write.precedence)),
+            false => masks.each.is_none(),
+        };
+        Some(write.words) != node.stored || !is_armed
     });
     (Some(tpcs), store)
 }
@@ -342,6 +353,7 @@ mod tests {
             armed: true,
             stored: Some([0; MASK_WORDS]),
             arming: 0,
+            first: Some(0),
             needs: Needs::Any,
             resident: 0,
             reached: 0,

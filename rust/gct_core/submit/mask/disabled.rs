@@ -4,11 +4,12 @@
 
 use crate::mask::TpcMask;
 use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
+use crate::submit::precedence::Precedence;
 use crate::topology::Topology;
 use crate::units::Sat;
 use core::num::Wrapping;
 
-/// A set of disabled TPCs of a GPU whose TPCs are known.
+/// A set of disabled TPCs of a GPU whose TPCs are known, and the place of the launches that get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisabledTpcs {
     /// The disabled TPCs, a subset of `present`.
@@ -21,6 +22,8 @@ pub struct DisabledTpcs {
     existing: u16,
     /// Number of disabled TPCs, kept because each launch needs it and masks rarely change.
     disabled: u16,
+    /// The place among launches that wait; `None` leaves what the tenant wrote.
+    pub(super) precedence: Option<Precedence>,
 }
 
 /// A TPC, or a number of TPCs, that a mask cannot hold.
@@ -61,6 +64,7 @@ impl DisabledTpcs {
             tpcs: u16::try_from((Sat(last) + Sat(1)).0).map_err(|_| OutOfRange)?,
             existing: count(&present),
             disabled: 0,
+            precedence: None,
         })
     }
 
@@ -95,6 +99,17 @@ impl DisabledTpcs {
         mask.words = halves(&disabled);
         mask.disabled = count(&mask.words);
         Ok(mask)
+    }
+
+    /// Returns the mask for launches of a place.
+    #[must_use]
+    pub fn with_precedence(self, precedence: Option<Precedence>) -> Self {
+        Self { precedence, ..self }
+    }
+
+    /// Returns the place of the launches.
+    pub fn precedence(&self) -> Option<Precedence> {
+        self.precedence
     }
 
     /// Disables one TPC.

@@ -7,8 +7,8 @@ use super::{split_of, Cut, Emitted, Order, Output, Placement, Split};
 use crate::submit::atom::Plan;
 use crate::submit::inline::restore;
 use crate::submit::join::{DoneWords, Qmd};
-use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS, SPLITS};
-use crate::submit::mask;
+use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS, SPLITS};
+use crate::submit::mask::{self, Marks};
 use crate::submit::method;
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
@@ -141,8 +141,8 @@ impl<'a> Emitter<'a> {
         let Some(Split { plan, tenant }) = split else {
             return self.mask(call, order, counters);
         };
-        let mask = decide(tenant, Version::V04_00, order, counters);
-        self.split(index, call, &plan, tenant, mask.as_ref());
+        let marks = decide(tenant, Version::V04_00, order, counters);
+        self.split(index, call, &plan, tenant, marks.as_ref());
         counters.split(plan.atoms());
     }
 
@@ -157,12 +157,12 @@ impl<'a> Emitter<'a> {
             true => self.qmd_of(call).map(|qmd| &*qmd),
             false => call.qmd(self.words),
         };
-        let Some(mask) = qmd.and_then(|qmd| decide(qmd, version, order, counters)) else {
+        let Some(marks) = qmd.and_then(|qmd| decide(qmd, version, order, counters)) else {
             return;
         };
         self.copy_to(usize::try_from(call.call_end).unwrap_or(usize::MAX));
         if let Some(qmd) = self.qmd_of(call) {
-            mask::write(qmd, version, Some(&mask));
+            marks.write(qmd, version);
         }
     }
 
@@ -177,7 +177,7 @@ impl<'a> Emitter<'a> {
         call: &QmdCall,
         plan: &Plan,
         tenant: &Qmd,
-        mask: Option<&[u32; MASK_WORDS]>,
+        marks: Option<&Marks>,
     ) {
         let mut atom = [0; BLOCK_WORDS];
         make_upload(&mut atom, call.subchannel, tenant, 0);
@@ -188,10 +188,10 @@ impl<'a> Emitter<'a> {
             false => ((slot - Wrapping(1)).0, va.wrapping_sub(SLOT_BYTES)),
         };
         let before = (before, self.placement.joins());
-        let parts = Parts::new(plan, (tenant, mask), &mut atom, before, self.done);
+        let parts = Parts::new(plan, (tenant, marks), &mut atom, before, self.done);
         self.copy_to(usize::try_from(call.call_at).unwrap_or(usize::MAX));
-        if let (Some(qmd), Some(mask)) = (self.qmd_of(call), mask) {
-            mask::write(qmd, Version::V04_00, Some(mask));
+        if let (Some(qmd), Some(marks)) = (self.qmd_of(call), marks) {
+            marks.write(qmd, Version::V04_00);
         }
         match self.placement.joins() {
             true => self.insert(index, call, &parts),
@@ -316,17 +316,17 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Returns the ordered mask of a QMD, if there is one, and counts the outcome.
+/// Returns the ordered marks of a QMD, if there are any, and counts the outcome.
 #[inline(always)]
 fn decide(
     qmd: &[u32],
     version: Version,
     order: &Order<'_>,
     counters: &mut Counters,
-) -> Option<[u32; MASK_WORDS]> {
+) -> Option<Marks> {
     let decided = mask::decide(qmd, version, order.mask?);
     counters.mask(decided.map(|(_, applied)| applied));
-    decided.ok().map(|(words, _)| words)
+    decided.ok().map(|(marks, _)| marks)
 }
 
 /// Returns the address of a slot.

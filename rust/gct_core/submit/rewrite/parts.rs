@@ -5,8 +5,8 @@
 use crate::submit::atom::Plan;
 use crate::submit::inline::{halves, headers, HEADER_WORDS};
 use crate::submit::join::{make_atom, make_done, make_join, DoneWords, Qmd, Varying};
-use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS};
-use crate::submit::mask::write_v04_00;
+use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use crate::submit::mask::Marks;
 use crate::submit::qmd::{v04_00::V04_00, Layout};
 use crate::units::{Sat, Va};
 use core::num::Wrapping;
@@ -27,26 +27,26 @@ pub(super) struct Parts<'a> {
     pub(super) before_va: u64,
     done: Option<DoneWords>,
     tenant: &'a Qmd,
-    mask: Option<&'a [u32; MASK_WORDS]>,
+    marks: Option<&'a Marks>,
     /// The common part of all atoms, as an upload.
     atom: &'a Block,
 }
 
 impl<'a> Parts<'a> {
-    /// Plans the parts of the tenant's QMD with its mask, in the slots behind `before` (number and
+    /// Plans the parts of the tenant's QMD with its marks, in the slots behind `before` (number and
     /// address). The join is there if the launch has one. `atom` holds an upload of the tenant's
     /// QMD and becomes the common part of the atoms.
     #[inline(always)]
     pub(super) fn new(
         plan: &'a Plan,
-        (tenant, mask): (&'a Qmd, Option<&'a [u32; MASK_WORDS]>),
+        (tenant, marks): (&'a Qmd, Option<&'a Marks>),
         atom: &'a mut Block,
         ((before, before_va), joins): ((u32, u64), bool),
         done: Option<DoneWords>,
     ) -> Self {
         if let Some(qmd) = atom.last_chunk_mut() {
-            if let Some(mask) = mask {
-                write_v04_00(qmd, mask);
+            if let Some(marks) = marks {
+                marks.write_v04_00(qmd);
             }
             make_atom(qmd, joins.then_some(before_va));
             if let Some(done) = &done {
@@ -59,7 +59,7 @@ impl<'a> Parts<'a> {
             before_va,
             done,
             tenant,
-            mask,
+            marks,
             atom,
         }
     }
@@ -127,8 +127,8 @@ impl<'a> Parts<'a> {
             return;
         };
         *qmd = *self.tenant;
-        if let Some(mask) = self.mask {
-            write_v04_00(qmd, mask);
+        if let Some(marks) = self.marks {
+            marks.write_v04_00(qmd);
         }
         if let Some(part) = self.plan.atom(last) {
             let axis = self.plan.axis();
@@ -142,8 +142,8 @@ impl<'a> Parts<'a> {
     #[inline(always)]
     fn make_join(&self, join: Option<&mut Qmd>) {
         if let Some(join) = join {
-            if let Some(mask) = self.mask {
-                write_v04_00(join, mask);
+            if let Some(marks) = self.marks {
+                marks.write_v04_00(join);
             }
             make_join(join, self.plan.atoms());
         }

@@ -10,6 +10,7 @@ use super::captures::{scan, segments, Segment, CAPTURES};
 use crate::submit::graph::{self, End, Masks, Memory, Node, Width};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
+use crate::submit::precedence::Precedence;
 use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::{self, Order};
 use crate::submit::stats::{Counters, Reason};
@@ -115,7 +116,7 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
     }
     // The head was not armed: before a PCAS names it, it may be data.
     let head = memory.get(HEAD).unwrap();
-    let write = graph::arm_write(head).unwrap();
+    let write = graph::arm_write(head, None).unwrap();
     assert_eq!((head.armed, write.va, write.count), (false, HEAD, 1));
     let stored = found.last().unwrap().qmd(&words).unwrap()[0];
     assert_eq!(write.words[0], stored | 1 << 31);
@@ -190,6 +191,7 @@ fn first_launch(name: &str, memory: &mut Memory<'_>) -> (usize, Vec<Scanned>) {
 #[test]
 fn a_graph_that_its_first_launch_has_stored_is_masked() {
     let ours = DisabledTpcs::keep_only(66, 0..6).unwrap();
+    let placed = ours.with_precedence(Some(Precedence::First));
     for (name, learned, replays, nodes) in [
         // A head without blocks, and chains of eighteen and two nodes.
         ("graph_chains", 21, 1, 20),
@@ -207,16 +209,32 @@ fn a_graph_that_its_first_launch_has_stored_is_masked() {
             (None, 0),
             (Some(&ours), nodes),
             (Some(&ours), 0),
+            (Some(&placed), nodes),
+            (Some(&placed), 0),
+            (Some(&ours), nodes),
             (None, nodes),
         ] {
-            let patched = segments.iter().map(|(words, found)| {
+            let (mut stored, mut first) = (0, 0);
+            for (words, found) in &segments {
                 let mut out = vec![0; 1024];
-                memory.patch_replays(words, found, mask.into(), &mut out, &mut counters)
-            });
-            assert_eq!(patched.map(|it| it.nodes).sum::<usize>(), changed, "{name}");
+                let patched =
+                    memory.patch_replays(words, found, mask.into(), &mut out, &mut counters);
+                stored += patched.nodes;
+                // The first word of a node whose mask counts, in group 7.
+                first += out
+                    .iter()
+                    .filter(|word| **word >> 16 & 0x803f == 0x8007)
+                    .count();
+            }
+            let is_first = mask.is_some_and(|mask| mask.precedence().is_some());
+            assert_eq!(
+                (stored, first),
+                (changed, if is_first { changed } else { 0 }),
+                "{name}"
+            );
         }
         let counted = (counters.replays, counters.kept(Reason::Replay));
-        assert_eq!(counted, (4 * replays, 0), "{name}");
+        assert_eq!(counted, (7 * replays, 0), "{name}");
     }
 }
 
