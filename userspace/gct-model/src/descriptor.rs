@@ -115,6 +115,8 @@ pub struct Descriptor {
     pub require_scheduling: bool,
     /// Whether completion arms the descriptor again.
     pub self_copy: bool,
+    /// Its place among launches that wait, 0 first.
+    pub group: u32,
     /// Disabled TPCs; empty if the mask is not valid.
     pub mask: Mask,
     /// Grid in blocks or clusters.
@@ -187,6 +189,7 @@ impl Descriptor {
             counter: get(words, layout.counter),
             require_scheduling: get(words, layout.require_scheduling) == 1,
             self_copy: get(words, layout.self_copy) == 1,
+            group: get(words, layout.group),
             mask: mask(layout, words),
             grid: three(layout.grid),
             resume: three(layout.resume),

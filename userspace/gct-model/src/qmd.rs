@@ -77,6 +77,8 @@ pub struct Layout {
     pub require_scheduling: Option<Bits>,
     /// `SELF_COPY_ON_COMPLETION`.
     pub self_copy: Option<Bits>,
+    /// `QMD_GROUP_ID`.
+    pub group: Option<Bits>,
     /// `TPC_DISABLE_MASK_VALID`. In versions without it the mask is always valid.
     pub mask_valid: Option<Bits>,
     /// The disable mask, the first TPC first.
@@ -177,6 +179,7 @@ pub const V02_04: Layout = Layout {
     counter: mw(157, 151),
     require_scheduling: bit(140),
     self_copy: bit(158),
+    group: mw(133, 128),
     mask_valid: None,
     mask: parts([mw(703, 672), mw(735, 704)]),
     grid: [mw(415, 384), mw(431, 416), mw(463, 448)],
@@ -216,6 +219,7 @@ pub const V04_00: Layout = Layout {
     counter: mw(15, 0),
     require_scheduling: bit(30),
     self_copy: bit(378),
+    group: mw(21, 16),
     mask_valid: bit(31),
     mask: parts([
         mw(2463, 2432),
@@ -252,6 +256,7 @@ pub const V05_00: Layout = Layout {
     counter: mw(143, 128),
     require_scheduling: bit(158),
     self_copy: bit(341),
+    group: mw(149, 144),
     mask_valid: bit(159),
     mask: parts([
         mw(2271, 2240),

@@ -25,6 +25,8 @@ pub struct Run {
     pub kind: Kind,
     /// The kernel.
     pub kernel: Kernel,
+    /// Its place among launches that wait, 0 first.
+    pub group: u32,
     /// Disabled TPCs.
     pub mask: Mask,
     /// The descriptor's grid, in blocks or clusters.

@@ -233,6 +233,7 @@ impl<M: GuestMemory> Machine<M> {
             channel: ready.channel,
             kind: descriptor.kind,
             kernel: descriptor.kernel,
+            group: descriptor.group,
             mask: descriptor.mask,
             grid: descriptor.grid,
             resume: descriptor.resume,

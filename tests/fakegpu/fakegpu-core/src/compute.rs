@@ -309,6 +309,7 @@ impl Compute {
                     program: run.kernel.program,
                     grid: run.grid,
                     blocks: &run.blocks,
+                    group: run.group,
                     mask: &run.mask.0,
                 };
                 work.recorder.record(work.now_ns, &event);

@@ -115,6 +115,8 @@ pub enum Event<'a> {
         grid: [u32; 3],
         /// The blocks that ran.
         blocks: &'a [Blocks],
+        /// Its place among launches that wait, 0 first (`QMD_GROUP_ID`).
+        group: u32,
         /// The disabled TPCs, one bit each.
         mask: &'a [u32],
     },
@@ -201,6 +203,7 @@ impl Event<'_> {
                 program,
                 grid,
                 blocks,
+                group,
                 mask,
             } => {
                 text(&mut line, "kind", "launch");
@@ -209,6 +212,7 @@ impl Event<'_> {
                 let _ = write!(line, ",\"grid\":{grid:?}");
                 let boxes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
                 let _ = write!(line, ",\"blocks\":{boxes:?}");
+                let _ = write!(line, ",\"group\":{group}");
                 let mask: Vec<u8> = mask.iter().flat_map(|word| word.to_le_bytes()).collect();
                 text(&mut line, "mask", &hex(&mask));
             }

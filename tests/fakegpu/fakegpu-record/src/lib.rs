@@ -70,6 +70,9 @@ pub struct Event {
     /// The boxes of blocks of a launch that ran.
     #[serde(default)]
     pub blocks: Vec<String>,
+    /// The place of a launch among those that wait, 0 first.
+    #[serde(default)]
+    pub group: u32,
     /// The disabled TPCs of a launch, in hexadecimal bytes.
     #[serde(default)]
     pub mask: String,

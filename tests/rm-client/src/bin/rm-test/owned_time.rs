@@ -214,11 +214,12 @@ pub(crate) fn stat(group: &str, key: &str) -> Result<u64, Stop> {
 /// An owner of an earlier priority has work for half a second, again and again. Work of the other
 /// that comes meanwhile runs after it.
 fn priority() -> Outcome {
-    priority_holds(Tenant::new)
+    priority_holds(Tenant::new, [0, 0])
 }
 
-/// The same, for tenants that open the GPU in their own way.
-pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
+/// The same, for tenants that open the GPU in their own way. Their launches have `places` in the
+/// GPU's order. The tenants write 0.
+pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>, places: [u32; 2]) -> Outcome {
     let [one, other] = groups()?;
     set(ONE, PRIORITY, "0")?;
     let recorder = recorder()?;
@@ -246,6 +247,10 @@ pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
         same("launches", early.len(), 10)?;
         // Without an `atom.duration`: who yields has atoms.
         same("atoms", late.len() > 1, true)?;
+        for (launches, place) in [&early, &late].into_iter().zip(places) {
+            let elsewhere = launches.iter().find(|launch| launch.group != place);
+            same("elsewhere", elsewhere.map(|launch| launch.group), None)?;
+        }
         let end = early.iter().map(|launch| launch.ns).max().unwrap_or(0);
         let waits = late.iter().all(|atom| atom.began >= end);
         same("it waits", waits, true)?;
