@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("idle_tpcs_are_lent", idle_tpcs_are_lent),
     ("a_client_has_the_mask_of_its_group", client_mask),
     ("an_earlier_priority_goes_first", earlier_priority),
+    ("an_earlier_launch_overtakes_what_is_not_cut", overtakes),
     ("four_programs_get_their_quotas", four_quotas),
     ("where_all_is_reserved_a_third_waits_and_ends", two_halves),
     ("three_neighbours_are_exact", three_exact),
@@ -125,6 +126,26 @@ fn earlier_priority(bed: &Bed) -> Result<Outcome> {
         p99_us < 300.0 && rate > 0.8 * alone[0],
         "p99 {p99_us} us beside {rate} launches/s, alone {alone:?}"
     );
+    Ok(Outcome::Passed)
+}
+
+/// Checks that a launch waits for running blocks of a later tenant, and for none that wait, where
+/// that one's launches of 2.6 ms stay whole.
+fn overtakes(bed: &Bed) -> Result<Outcome> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    for (group, priority) in [("early", "0"), ("late", "15")] {
+        daemon.create(group)?;
+        daemon.set(group, "compute.priority", priority)?;
+    }
+    let early = mps.client(daemon.group("early", ""));
+    let late = mps.client(daemon.group("late", "--atom 1s"));
+    let (p99_us, rate) = both(bed, &early, &late)?;
+    ensure!(
+        p99_us < 300.0 && rate > 100.0,
+        "p99 {p99_us} us beside {rate} launches/s"
+    );
+    println!("# p99 {p99_us} us beside {rate} launches/s that stay whole");
     Ok(Outcome::Passed)
 }
 
