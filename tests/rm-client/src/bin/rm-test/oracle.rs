@@ -37,8 +37,12 @@ const WORDS: u64 = PAGE as u64 / 8;
 
 /// What keeps memory off the GPU.
 pub(crate) enum Bound {
-    /// Pinned memory, in pieces of a root.
-    Small { gpu: Gpu, pinned: Vec<Handle> },
+    /// Pinned memory, in large pieces and in pieces of a root.
+    Small {
+        gpu: Gpu,
+        large: Vec<Handle>,
+        pinned: Vec<Handle>,
+    },
     /// The process's own limit.
     Limit,
     /// Nothing.
@@ -52,12 +56,11 @@ impl Bound {
             "small" => {
                 let client = Client::open()?;
                 let gpu = Gpu::open(&client, 0)?;
-                // All but one of the large pieces stay.
-                let last = pin(&gpu, LARGE)?.pop();
-                let last = last.ok_or_else(|| failed("no memory"))?;
+                let mut large = pin(&gpu, LARGE)?;
+                let last = large.pop().ok_or_else(|| failed("no memory"))?;
                 gpu.client().free(last)?;
                 let pinned = Vec::new();
-                Ok(Self::Small { gpu, pinned })
+                Ok(Self::Small { gpu, large, pinned })
             }
             "limit" => Ok(Self::Limit),
             "plenty" => Ok(Self::Plenty),
@@ -76,8 +79,13 @@ impl Bound {
                 tree::write(&path(&me(), "gmem.peak")?, "0")?;
                 Ok(())
             }
-            Self::Small { gpu, pinned } => {
+            Self::Small { gpu, large, pinned } => {
                 pinned.extend(pin(gpu, ROOT as u64)?);
+                while (pinned.len() as u64) < roots {
+                    let memory = large.pop().ok_or_else(|| failed("nothing is pinned"))?;
+                    gpu.client().free(memory)?;
+                    pinned.extend(pin(gpu, ROOT as u64)?);
+                }
                 for _ in 0..roots {
                     let memory = pinned.pop().ok_or_else(|| failed("nothing is pinned"))?;
                     gpu.client().free(memory)?;
