@@ -17,6 +17,7 @@
 //! | [`poll_backoff`] | whether it may take a processor for polling |
 //! | [`precedence`] | whose waiting launches the GPU starts first |
 //! | [`predict`] | how long a launch will take |
+//! | [`prefetch`] | what moves ahead of the launches that use it |
 //! | [`scale`] | how many TPCs a launch needs to stay within a slip |
 //! | [`share`] | whose turn it is, by weight and duty cycle |
 //! | [`shortest`] | whose time slices are short, so that shorter requests wait less |
@@ -38,6 +39,7 @@ pub mod poll;
 pub mod poll_backoff;
 pub mod precedence;
 pub mod predict;
+pub mod prefetch;
 pub mod scale;
 pub mod share;
 pub mod shortest;

@@ -93,7 +93,7 @@ impl Piece {
         self.rests_until = now + REST;
     }
 
-    fn has_rested(&self, now: Ns) -> bool {
+    pub(super) fn has_rested(&self, now: Ns) -> bool {
         now >= self.rests_until
     }
 
@@ -159,11 +159,16 @@ impl Room {
         self.0.iter_mut().for_each(|room| *room -= bytes);
     }
 
+    /// Returns the room at the last two looks.
+    pub fn steady(&self) -> Bytes {
+        let [newest, before, ..] = self.0;
+        newest.min(before)
+    }
+
     /// Returns the room that has lasted long enough for a piece.
     fn for_piece(&self, piece: &Piece) -> Bytes {
-        let [newest, before, ..] = self.0;
         match piece.rate >= USED_MIN {
-            true => newest.min(before),
+            true => self.steady(),
             false => self
                 .0
                 .iter()
