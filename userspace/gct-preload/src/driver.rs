@@ -32,6 +32,7 @@ pub(crate) mod pageable;
 mod pager;
 pub(crate) mod size;
 pub(crate) mod symbols;
+mod trace;
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -11,7 +11,9 @@
 //!
 //! place     charges a new allocation: on the GPU while there is room, the rest on the host
 //! insert    records where it lies
-//! used      counts a use by a launch
+//! launched  counts uses by launches, and finds the step that they repeat
+//! before_launch  returns the next move that a launch should wait for, as
+//!           gct_core::policy::prefetch decides; reached learns from the times of launches
 //! look      learns what the limits allow now and what launches use, and returns the next move, as
 //!           gct_core::policy::placement decides; carry_out makes it
 //! make_room evicts for memory that cannot move
@@ -21,8 +23,10 @@
 //!
 //! The charge comes before a move that takes memory, and is given back after one that frees it.
 
+mod ahead;
 mod spans;
 
+use ahead::Ahead;
 use gct_core::memory::BYTES_MAX;
 use gct_core::policy::placement::{self, Move, Piece, Room, LEARN_INTERVAL};
 use gct_core::units::{Bytes, Ns};
@@ -109,6 +113,9 @@ pub(crate) struct Memory {
     /// What of it was free at the last looks.
     free: Room,
     learned: Ns,
+    /// Changes with the allocations.
+    layout: u64,
+    ahead: Ahead,
 }
 
 impl Default for Memory {
@@ -121,6 +128,8 @@ impl Default for Memory {
             room: NO_LIMIT,
             free: Room::default(),
             learned: Ns(0),
+            layout: 0,
+            ahead: Ahead::default(),
         }
     }
 }
@@ -267,11 +276,8 @@ impl Memory {
     }
 
     /// Counts a use by a launch with this argument.
-    pub(crate) fn used(&mut self, address: u64) {
-        if let Some(at) = self.at(address) {
-            let span = &self.spans[at];
-            // CAST: an index of a piece that exists.
-            let piece = span.first + ((address - span.base) / PIECE) as usize;
+    fn used(&mut self, address: u64) {
+        if let Some(piece) = self.index_of(address) {
             self.uses[piece] += 1;
         }
     }
@@ -297,7 +303,11 @@ impl Memory {
         }
         match self.is_over() {
             true => placement::coldest(&self.pieces, host).map(Move::Evict),
-            false => placement::choose(&self.pieces, &self.free, device, host, now),
+            false => {
+                let next = placement::choose(&self.pieces, &self.free, device, host, now);
+                // What a step wants is known better than by rates.
+                next.filter(|next| !self.is_followed(now) || matches!(next, Move::Return(_)))
+            }
         }
     }
 
@@ -389,6 +399,7 @@ impl Memory {
         let wanted = self.charged.device.checked_sub(bytes);
         self.room = backend.room().unwrap_or(self.room);
         self.free = Room::default();
+        self.rest(now);
         while wanted.is_some_and(|wanted| self.charged.device > wanted) {
             if !self.evict_coldest(backend, now) {
                 return false;

@@ -299,6 +299,32 @@ fn a_raised_limit_brings_memory_back() {
 }
 
 /// Checks that memory of a context that ends is uncharged, and only that.
+/// Of ten pieces four fit. Once a step is known, most launches find theirs on the GPU, and all
+/// memory has its contents. Meanwhile the program allocates, frees and captures.
+#[test]
+fn pieces_come_before_the_launches_that_use_them() {
+    let (daemon, client) = bed("ahead", LIMITS);
+    client.write("web/0/hmem.limit", "200M").unwrap();
+    let mut program = Program::new(&daemon, &client);
+    assert_eq!(program.alloc(0, 160), "0");
+    assert_eq!(charged(&client), (64, 96));
+    let soon = |program: &mut Program| {
+        eventually(|| program.does("step 0").parse::<u32>().unwrap() >= 8);
+        assert!(charged(&client).0 <= 64);
+    };
+    soon(&mut program);
+    assert_eq!(program.alloc(1, 32), "0");
+    soon(&mut program);
+    assert_eq!(program.does("free 1"), "0");
+    assert_eq!(program.does("capture 1"), "0");
+    for _ in 0..20 {
+        program.does("step 0");
+    }
+    assert_eq!(program.does("capture 0"), "0", "nothing spoils it");
+    soon(&mut program);
+    assert!(program.state().ends_with("pinned 0 streams 0 intact 1"));
+}
+
 #[test]
 fn memory_ends_with_its_context() {
     let (daemon, client) = bed("ends", LIMITS);
@@ -395,7 +421,7 @@ fn a_frozen_move_holds_up_nobody() {
 }
 
 /// Waits up to a minute.
-fn eventually(holds: impl Fn() -> bool) {
+fn eventually(mut holds: impl FnMut() -> bool) {
     for _ in 0..6000 {
         if holds() {
             return;

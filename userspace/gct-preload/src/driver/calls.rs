@@ -112,7 +112,7 @@ macro_rules! launch {
                 return NOT_INITIALIZED;
             };
             // SAFETY: the program launches it.
-            unsafe { launching(function, arguments, extra) };
+            unsafe { launching(&$symbol, function, stream, arguments, extra) };
             let _call = Call::begin();
             // SAFETY: passed on.
             unsafe {

@@ -159,7 +159,7 @@ macro_rules! cooperative {
                 false => shape.grid,
             };
             // SAFETY: the program launches it.
-            unsafe { launching(function, arguments, ptr::null_mut()) };
+            unsafe { launching(&$symbol, function, stream, arguments, ptr::null_mut()) };
             let _call = Call::begin();
             // SAFETY: passed on; a grid that is refused reads no arguments.
             unsafe {
@@ -222,7 +222,7 @@ unsafe fn launch_ex(
             return unsafe { real(&refused, function, arguments, extra) };
         }
         // SAFETY: the program launches it.
-        unsafe { launching(function, arguments, extra) };
+        unsafe { launching(symbol, function, asked.stream, arguments, extra) };
     }
     let _call = Call::begin();
     // SAFETY: passed on.

@@ -3,7 +3,7 @@
 //! Allocates, moves and frees managed memory with libcuda's functions.
 
 use super::symbols::{Libcuda, DEVICE_GET_ATTRIBUTE, MEM_ALLOC_MANAGED, MEM_FREE};
-use super::{Address, Device, Status, Stream, NOT_INITIALIZED, SUCCESS};
+use super::{trace, Address, Device, Status, Stream, NOT_INITIALIZED, SUCCESS};
 use crate::pager::{Backend, SPARE};
 use crate::{daemon, managed};
 use core::ffi::{c_int, c_uint};
@@ -53,9 +53,21 @@ impl Location {
 
 type Free = unsafe extern "C" fn(Address) -> Status;
 
-/// Moves memory in a stream of the library's own. A move has ended when it returns.
+/// When a move is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Now: it has ended when it returns.
+    Now,
+    /// The same, but after those that launches wait for. It fails if they do not end soon.
+    Settled,
+    /// Between the work of the program's stream before and after it.
+    InTurn,
+}
+
+/// Moves memory in a stream.
 #[derive(Debug)]
 pub(super) struct Mover {
+    pub(super) when: When,
     pub(super) device: Device,
     /// The N of `/dev/nvidiaN`.
     pub(super) minor: u32,
@@ -70,6 +82,9 @@ impl Backend for Mover {
         let (Some(prefetch), Ok(bytes)) = (prefetch, usize::try_from(bytes)) else {
             return false;
         };
+        if self.when == When::Settled && !trace::wait(self.device) {
+            return false;
+        }
         let to = match to_gpu {
             true => Location::device(self.device),
             false => Location::HOST,
@@ -77,8 +92,12 @@ impl Backend for Mover {
         // SAFETY: managed memory of this process. libcuda checks it, and moving it changes nothing
         // that the program sees.
         let moves = unsafe { prefetch(at, bytes, to, 0, self.stream) } == SUCCESS;
-        // SAFETY: the stream is the library's own.
-        moves && unsafe { on_stream(&STREAM_SYNCHRONIZE, self.stream) } == SUCCESS
+        let has_ended = || match self.when {
+            When::InTurn => true,
+            // SAFETY: the stream is the library's own.
+            _ => unsafe { on_stream(&STREAM_SYNCHRONIZE, self.stream) == SUCCESS },
+        };
+        moves && has_ended()
     }
 
     fn repage(&mut self, paged: Paged, is_last: bool) -> Result<(), Paged> {

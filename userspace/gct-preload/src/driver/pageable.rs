@@ -12,15 +12,14 @@
 //! only while some memory is on the host, or has to go there ([`super::pager`]).
 
 use super::allocations::allocating;
-use super::arguments::each_argument;
 use super::contexts::{relaxed, Context};
-use super::mover::{self, Mover, OwnStream};
+use super::mover::{self, Mover, OwnStream, When};
 use super::size::{bus_id, current_device};
 use super::symbols::{
     Symbol, MEM_ALLOC, MEM_ALLOC_PITCH, MEM_FREE_ASYNC, MEM_FREE_ASYNC_PER_THREAD,
 };
 use super::{
-    pager, Address, Device, Function, Status, Stream, INVALID_VALUE, NOT_INITIALIZED,
+    pager, trace, Address, Device, Function, Status, Stream, INVALID_VALUE, NOT_INITIALIZED,
     OUT_OF_MEMORY, SUCCESS,
 };
 use crate::pager::{Memory, SPARE};
@@ -59,6 +58,8 @@ pub(super) struct Gpu {
     /// The last context that used it. A function that may destroy it forgets it before, under the
     /// lock.
     pub(super) context: Option<Context>,
+    /// Whether nothing moves before launches, because the thread of the library has to move.
+    pub(super) is_held: bool,
 }
 
 impl Gpu {
@@ -67,12 +68,14 @@ impl Gpu {
             minor,
             memory: Memory::default(),
             context: None,
+            is_held: false,
         }
     }
 
     /// Returns what moves memory of this GPU, in a stream of the library's own.
     pub(super) fn mover(&self, device: Device, stream: &OwnStream) -> Mover {
         Mover {
+            when: When::Settled,
             device,
             minor: self.minor,
             stream: stream.0,
@@ -82,6 +85,7 @@ impl Gpu {
     /// Returns what charges memory of this GPU and moves none.
     pub(super) fn accountant(&self, device: Device) -> Mover {
         Mover {
+            when: When::Now,
             device,
             minor: self.minor,
             stream: ptr::null_mut(),
@@ -108,6 +112,7 @@ pub(super) fn is_locked() -> bool {
 /// Lets launches look at their arguments while that is of use.
 pub(super) fn updated(gpus: &Gpus) {
     let is_watched = gpus.values().any(|gpu| gpu.memory.is_watched());
+    trace::bound(gpus.values().filter_map(|gpu| gpu.memory.bounds()));
     IS_WATCHED.store(is_watched, Ordering::Relaxed);
 }
 
@@ -115,6 +120,7 @@ pub(super) fn updated(gpus: &Gpus) {
 pub(super) fn forget(ends: impl Fn(Device, Context) -> bool) {
     for (device, gpu) in lock().iter_mut().flat_map(|gpus| gpus.iter_mut()) {
         gpu.context = gpu.context.filter(|context| !ends(*device, *context));
+        trace::forget(*device);
     }
 }
 
@@ -154,6 +160,8 @@ fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
         return None;
     };
     let number = mover::number(at).ok();
+    // No launch uses it yet.
+    mover.when = When::Now;
     let placed = gpu.memory.insert(at, number, placed, &mut mover);
     updated(&gpus);
     drop((gpus, stream));
@@ -332,16 +340,19 @@ fn of_call(symbol: &Symbol, stream: Stream) -> Stream {
 ///
 /// # Safety
 ///
-/// The program launches `function` with these arguments.
+/// The program launches `function` in this stream of `symbol` with these arguments.
 #[inline]
 pub(super) unsafe fn launching(
+    symbol: &Symbol,
     function: Function,
+    stream: Stream,
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) {
     if IS_WATCHED.load(Ordering::Relaxed) {
+        let ordered = of_call(symbol, stream);
         // SAFETY: the contract is the same.
-        keep_errno(|| unsafe { observe(function, arguments, extra) });
+        keep_errno(|| unsafe { observe(function, ordered, arguments, extra) });
     }
 }
 
@@ -349,11 +360,18 @@ pub(super) unsafe fn launching(
 ///
 /// As for [`launching`].
 #[cold]
-unsafe fn observe(function: Function, arguments: *mut *mut c_void, extra: *mut *mut c_void) {
+unsafe fn observe(
+    function: Function,
+    stream: Stream,
+    arguments: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) {
     let Some(device) = current_device() else {
         return;
     };
-    // While another thread moves memory, its launches need not wait to be counted.
+    // SAFETY: the contract is the same.
+    let is_seen = unsafe { trace::record(device, function, stream, arguments, extra) };
+    // While another thread moves memory, launches need not wait.
     let Ok(mut gpus) = GPUS.try_lock() else {
         return;
     };
@@ -361,6 +379,36 @@ unsafe fn observe(function: Function, arguments: *mut *mut c_void, extra: *mut *
         return;
     };
     gpu.context = gpu.context.or_else(Context::current);
-    // SAFETY: the contract is the same.
-    unsafe { each_argument(function, arguments, extra, |word| gpu.memory.used(word)) };
+    if is_seen {
+        relaxed(|| prepare(gpu, device, stream));
+    }
+}
+
+/// Makes the moves that the next launch in a stream is to wait for.
+fn prepare(gpu: &mut Gpu, device: Device, stream: Stream) {
+    trace::tell(device, &mut gpu.memory);
+    // Streams of threads have one name. And moves in two streams have no order.
+    let is_ordered = stream != PER_THREAD && !trace::is_moving_beside(device, stream);
+    if gpu.is_held || !is_ordered {
+        gpu.memory.launches();
+        return;
+    }
+    let mut mover = Mover {
+        when: When::InTurn,
+        device,
+        minor: gpu.minor,
+        stream,
+    };
+    let mut moves = 0;
+    while let Some(next) = gpu.memory.before_launch(now()) {
+        moves += 1;
+        if !gpu.memory.carry_out(next, &mut mover, now()) {
+            gpu.memory.rest(now());
+            break;
+        }
+    }
+    gpu.memory.launches();
+    if moves > 0 && !trace::mark_moves(device, stream, moves) {
+        mover::wait_for(stream);
+    }
 }

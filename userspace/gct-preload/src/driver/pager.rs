@@ -9,7 +9,7 @@
 
 use super::mover::OwnStream;
 use super::pageable::{is_locked, lock, now, updated, Gpu};
-use super::Device;
+use super::{trace, Device};
 use crate::processors;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::policy::placement::Move;
@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// Time between two questions while nothing moves.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time between two looks at moves that launches wait for.
+const HELD: Duration = Duration::from_millis(5);
 
 /// Time between two looks of the process's end at the thread.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -64,14 +67,31 @@ fn devices() -> Vec<Device> {
 }
 
 /// Makes the next move on a GPU. Returns the pause after it, or `None` if nothing has moved.
+///
+/// What launches wait for moves in another stream. So no new ones of these begin meanwhile, and
+/// this one begins when they have ended.
 fn step(device: Device) -> Option<Duration> {
     let mut gpus = lock().filter(|_| !IS_ENDING.load(Ordering::SeqCst))?;
     let gpu = gpus.get_mut(&device).filter(|gpu| gpu.memory.has_any())?;
     let mut accountant = gpu.accountant(device);
     let next = gpu.memory.look(&mut accountant, now());
-    let pause = next.and_then(|next| carry_out(gpu, device, next));
+    gpu.is_held = next.is_some();
+    let pause = next.and_then(|next| match has_settled(gpu, device) {
+        true => carry_out(gpu, device, next),
+        false => Some(HELD),
+    });
     updated(&gpus);
     pause
+}
+
+/// Returns whether the GPU has made all moves that launches wait for.
+fn has_settled(gpu: &mut Gpu, device: Device) -> bool {
+    let Some(context) = gpu.context else {
+        return false;
+    };
+    // SAFETY: a context that is known exists, and is forgotten under the lock before it ends.
+    unsafe { context.enter(|| trace::tell(device, &mut gpu.memory)) };
+    !trace::is_moving(device)
 }
 
 fn carry_out(gpu: &mut Gpu, device: Device, next: Move) -> Option<Duration> {

@@ -63,6 +63,13 @@ impl Memory {
         (address - span.base < span.bytes).then_some(at)
     }
 
+    /// Returns the index of the piece that contains an address.
+    pub(super) fn index_of(&self, address: u64) -> Option<usize> {
+        let span = &self.spans[self.at(address)?];
+        // CAST: an index of a piece that exists.
+        Some(span.first + ((address - span.base) / PIECE) as usize)
+    }
+
     /// Returns the address of a piece.
     pub(super) fn address(&self, piece: usize) -> u64 {
         let at = self.spans.partition_point(|span| span.first <= piece);
@@ -90,6 +97,7 @@ impl Memory {
     /// Takes the allocation with an index out.
     pub(super) fn take(&mut self, at: usize) -> Detached {
         let span = self.spans.remove(at);
+        self.layout += 1;
         let count = span.pieces().len();
         for behind in &mut self.spans[at..] {
             behind.first -= count;
@@ -119,6 +127,7 @@ impl Memory {
             first,
         };
         self.spans.insert(at, span);
+        self.layout += 1;
         self.uses.splice(first..first, (0..count).map(|_| 0));
         self.pieces.splice(first..first, detached.placed.0);
     }

@@ -2,6 +2,8 @@
 
 //! Tests the pager on a GPU and a daemon of numbers.
 
+mod ahead;
+
 use super::*;
 use std::collections::BTreeMap;
 

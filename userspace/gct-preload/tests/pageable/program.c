@@ -68,6 +68,24 @@ static int launch(int slot)
 	return failed | launch(arguments, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra);
 }
 
+/*
+ * Launches for each piece of 16 MiB in turns, as a step of a model does. Returns how many were
+ * found on the GPU.
+ */
+static int step(int slot)
+{
+	int *found = dlsym(cuda, "found"), before = *found;
+	unsigned long words[2] = { at[slot] };
+	void *arguments[3] = { words, words, words };
+
+	for (; words[0] < at[slot] + sizes[slot]; words[0] += 16 * MIB) {
+		((int (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+			  void **))dlsym(cuda, "cuLaunchKernel"))(arguments, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL);
+		usleep(3000);
+	}
+	return *found - before;
+}
+
 /* Forgets the memory of a context that has ended. */
 static void ended(int context)
 {
@@ -122,6 +140,8 @@ int main(void)
 			at[a] = 0;
 		} else if (!strcmp(what, "launch"))
 			printf("%d\n", launch(a));
+		else if (!strcmp(what, "step"))
+			printf("%d\n", step(a));
 		else if (!strcmp(what, "fail")) {
 			*(int *)dlsym(cuda, "pinned_failures") = a;
 			puts("0");

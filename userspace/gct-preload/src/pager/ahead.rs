@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Follows the launches of a program that repeats a step, for [`gct_core::policy::prefetch`].
+//!
+//! Launches have numbers. A launch is named by a hash of the pieces into which its arguments point.
+//!
+//! ```text
+//! log     the last launches
+//! step    the launches that repeat: number - anchor, modulo the period, says which one it is
+//! ```
+//!
+//! A step that differs now and then, as one that prints a loss, finds its place again by the last
+//! launches. When too many differ, the step is forgotten, and looked for anew.
+
+use super::Memory;
+use core::ops::Range;
+use gct_core::policy::placement::Move;
+use gct_core::policy::prefetch::{self, Next, Use, PERIOD_MAX};
+use gct_core::units::{Bytes, Ns};
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// The launches that are kept: twice the longest period.
+const LOG_MAX: usize = 2 * PERIOD_MAX;
+/// Launches between two searches for a step, at least.
+const SEARCH_MIN: usize = 64;
+/// What an unexpected launch counts; an expected one takes away 1. So a fifth may be unexpected.
+const UNEXPECTED: usize = 4;
+/// Count beyond a period at which the step is forgotten.
+const PATIENCE: usize = 64;
+/// The most pieces of a launch that are kept.
+const PIECES_MAX: usize = 256;
+/// Launches by which a place is found again.
+const KNOWN: usize = 3;
+/// The most launches between two marks of the GPU that say how long each takes.
+const APART_MAX: u64 = 4;
+/// Launches between two marks while all that the step uses is on the GPU.
+const SELDOM: u64 = 16;
+/// Time of an exchange before one was made.
+const PRICE: Ns = Ns(2_000_000);
+/// Share of a new sample in it, as a divisor.
+const PRICE_DECAY: u64 = 16;
+/// Time without a launch after which rates decide again.
+const LATELY: Ns = Ns(2_000_000_000);
+/// Time for which nothing moves before launches after memory that cannot move has got room.
+const REST: Ns = Ns(2_000_000_000);
+
+/// A launch: its name, and the addresses of the pieces into which its arguments point.
+#[derive(Clone, Debug)]
+struct Launch {
+    name: u64,
+    pieces: Vec<u64>,
+}
+
+/// The launches that repeat.
+#[derive(Debug, Default)]
+struct Step {
+    names: Vec<u64>,
+    /// The first use of each launch, and the number of all uses.
+    starts: Vec<usize>,
+    /// The address of the piece of each use.
+    addresses: Vec<u64>,
+    uses: Vec<Use>,
+    /// The number of a launch that was the first of the step.
+    anchor: u64,
+    unexpected: usize,
+    /// The allocations whose pieces the uses name.
+    layout: u64,
+}
+
+impl Step {
+    /// Returns which launch of the step has a number.
+    fn index(&self, number: u64) -> usize {
+        // CAST: less than the period.
+        (number.wrapping_sub(self.anchor) % self.names.len() as u64) as usize
+    }
+
+    fn uses_of(&self, number: u64) -> Range<usize> {
+        let index = self.index(number);
+        self.starts[index]..self.starts[index + 1]
+    }
+
+    /// Finds the place again at which the last launches were.
+    fn find(&mut self, number: u64, last: impl Iterator<Item = u64> + Clone) {
+        let period = self.names.len();
+        let expected = self.index(number);
+        let matches = |at: usize| {
+            let step = (0..KNOWN).map(|back| self.names[(at + period - back % period) % period]);
+            step.eq(last.clone())
+        };
+        let mut places = (0..period).map(|ahead| (expected + ahead) % period);
+        if let Some(place) = places.find(|place| matches(*place)) {
+            // CAST: widening.
+            self.anchor = number.wrapping_sub(place as u64);
+        }
+    }
+}
+
+/// What the program repeats.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    log: VecDeque<Launch>,
+    /// The number of the next launch, and the one after which a step is looked for again.
+    number: u64,
+    search: u64,
+    step: Option<Step>,
+    price: Ns,
+    rests_until: Ns,
+    /// When a launch asked last what it should wait for.
+    asked: Ns,
+    next: Vec<Next>,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            log: VecDeque::new(),
+            number: 0,
+            search: 0,
+            step: None,
+            price: PRICE,
+            rests_until: Ns(0),
+            asked: Ns(0),
+            next: Vec::new(),
+        }
+    }
+}
+
+impl Ahead {
+    /// Records a launch.
+    fn push(&mut self, pieces: Vec<u64>) {
+        let mut hasher = DefaultHasher::new();
+        pieces.hash(&mut hasher);
+        let name = hasher.finish();
+        if self.log.len() == LOG_MAX {
+            self.log.pop_front();
+        }
+        self.log.push_back(Launch { name, pieces });
+        if let Some(step) = &mut self.step {
+            if step.names[step.index(self.number)] == name {
+                step.unexpected = step.unexpected.saturating_sub(1);
+            } else {
+                step.unexpected += UNEXPECTED;
+                let last = self.log.iter().rev().take(KNOWN).map(|launch| launch.name);
+                step.find(self.number, last);
+            }
+            if step.unexpected > step.names.len() + PATIENCE {
+                self.step = None;
+            }
+        }
+        self.number += 1;
+    }
+
+    /// Returns the launches of a step, if the last ones repeat.
+    fn period(&mut self) -> Option<usize> {
+        if self.step.is_some() || self.number < self.search {
+            return None;
+        }
+        let names: Vec<u64> = self.log.iter().map(|launch| launch.name).collect();
+        // CAST: widening.
+        self.search = self.number + (names.len() / 4).max(SEARCH_MIN) as u64;
+        prefetch::period(&names, &mut vec![0; names.len()])
+    }
+
+    /// Forgets all launches: some were not seen.
+    fn forget(&mut self) {
+        self.log.clear();
+        self.step = None;
+    }
+}
+
+impl Memory {
+    /// Learns what the next launches use, of which each comes with the words of its arguments.
+    pub(crate) fn launched<'a>(&mut self, launches: impl Iterator<Item = &'a [u64]>) {
+        for words in launches {
+            let mut pieces = Vec::new();
+            for word in words {
+                self.used(*word);
+                let piece = self.piece_at(*word).filter(|_| pieces.len() < PIECES_MAX);
+                pieces.extend(piece.filter(|piece| !pieces.contains(piece)));
+            }
+            self.ahead.push(pieces);
+        }
+        if let Some(period) = self.ahead.period() {
+            self.ahead.step = Some(self.step(period));
+        }
+    }
+
+    /// Forgets the step, because launches were not seen. The next one has this number.
+    pub(crate) fn lost(&mut self, number: u64) {
+        self.ahead.forget();
+        self.ahead.number = number;
+        self.ahead.search = number;
+    }
+
+    /// Learns that some launches and moves before them, or between them, took so long.
+    pub(crate) fn reached(&mut self, launches: Range<u64>, moves: u64, took: Ns) {
+        let apart = launches.end.saturating_sub(launches.start);
+        if moves > 0 && apart == 0 {
+            let price = self.ahead.price;
+            self.ahead.price = price - price / PRICE_DECAY + took / moves / PRICE_DECAY;
+        }
+        let step = self.ahead.step.as_mut();
+        let Some(step) = step.filter(|_| moves == 0 && apart <= APART_MAX) else {
+            return;
+        };
+        for launch in launches {
+            let uses = step.uses_of(launch);
+            prefetch::learn(&mut step.uses[uses], took / apart.max(1));
+        }
+    }
+
+    /// Returns the address of the piece that contains an address.
+    fn piece_at(&self, address: u64) -> Option<u64> {
+        let span = &self.spans[self.at(address)?];
+        Some(address - (address - span.base) % super::PIECE)
+    }
+
+    /// Makes a step of the last launches.
+    ///
+    /// Only the start of an argument is known: a use is one of the pieces behind it, too, up to the
+    /// next one into which an argument points.
+    fn step(&self, period: usize) -> Step {
+        let log = &self.ahead.log;
+        let launches = || log.iter().skip(log.len() - period);
+        let starts: BTreeSet<u64> = launches()
+            .flat_map(|launch| launch.pieces.iter().copied())
+            .collect();
+        let mut step = Step {
+            // CAST: widening.
+            anchor: self.ahead.number.wrapping_sub(period as u64),
+            starts: vec![0],
+            layout: self.layout.wrapping_sub(1),
+            ..Step::default()
+        };
+        for launch in launches() {
+            step.names.push(launch.name);
+            for piece in &launch.pieces {
+                let end = self
+                    .at(*piece)
+                    .map_or(0, |at| self.spans[at].base + self.spans[at].bytes);
+                let behind = (*piece..end).step_by(super::PIECE as usize).skip(1);
+                let behind = behind.take_while(|piece| !starts.contains(piece));
+                step.addresses
+                    .extend(core::iter::once(*piece).chain(behind));
+            }
+            step.starts.push(step.addresses.len());
+        }
+        step.uses = vec![Use::new(usize::MAX); step.addresses.len()];
+        step
+    }
+
+    /// Names the pieces of the step by their indices, which change with the allocations.
+    fn relocate(&mut self) {
+        let Some(mut step) = self.ahead.step.take() else {
+            return;
+        };
+        if step.layout != self.layout {
+            for (at, address) in step.uses.iter_mut().zip(&step.addresses) {
+                at.piece = self.index_of(*address).unwrap_or(usize::MAX);
+            }
+            step.layout = self.layout;
+        }
+        self.ahead.step = Some(step);
+    }
+
+    /// Returns whether the program repeats a step, and launches could wait for moves lately.
+    pub(crate) fn is_followed(&self, now: Ns) -> bool {
+        self.ahead.step.is_some() && now - self.ahead.asked <= LATELY
+    }
+
+    /// Returns the launches between two marks that are of use.
+    pub(crate) fn marks_every(&self) -> u64 {
+        match (&self.ahead.step, self.has_remote_ahead()) {
+            (None, _) => 0,
+            (Some(_), true) => 1,
+            (Some(_), false) => SELDOM,
+        }
+    }
+
+    /// Returns whether the step uses a remote piece.
+    fn has_remote_ahead(&self) -> bool {
+        let uses = self.ahead.step.iter().flat_map(|step| &step.uses);
+        uses.filter_map(|of| self.pieces.get(of.piece))
+            .any(|piece| !piece.is_resident)
+    }
+
+    /// Returns the least and the largest address.
+    pub(crate) fn bounds(&self) -> Option<(u64, u64)> {
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        Some((first.base, last.base + last.bytes))
+    }
+
+    /// Returns the uses of the last launch, if it is one that the step expects.
+    fn expected(&self) -> Option<Range<usize>> {
+        let (step, last) = (self.ahead.step.as_ref()?, self.ahead.log.back()?);
+        let number = self.ahead.number.checked_sub(1)?;
+        let is_expected = step.names[step.index(number)] == last.name;
+        is_expected.then(|| step.uses_of(number))
+    }
+
+    /// Returns the next move that the last launch, which is not made yet, should wait for.
+    pub(crate) fn before_launch(&mut self, now: Ns) -> Option<Move> {
+        self.ahead.asked = now;
+        if self.is_over() || now < self.ahead.rests_until || !self.has_remote() {
+            return None;
+        }
+        self.relocate();
+        let launch = self.expected()?;
+        let step = self.ahead.step.as_ref()?;
+        let next = &mut self.ahead.next;
+        next.resize(self.pieces.len(), Next::default());
+        let free = super::minus(self.room, self.charged);
+        // Room that has just become free may be wanted again.
+        let device = Bytes(free.device).min(self.free.steady());
+        let times = (self.ahead.price, now);
+        prefetch::before(
+            launch,
+            &self.pieces,
+            &step.uses,
+            next,
+            (device, Bytes(free.host)),
+            times,
+        )
+    }
+
+    /// Records that the last launch is made now.
+    pub(crate) fn launches(&mut self) {
+        self.relocate();
+        let (Some(launch), Some(step)) = (self.expected(), &mut self.ahead.step) else {
+            return;
+        };
+        for at in &mut step.uses[launch] {
+            let piece = self.pieces.get(at.piece);
+            at.was_remote = piece.is_some_and(|piece| !piece.is_resident);
+        }
+    }
+
+    /// Moves nothing before launches for a while: the driver has refused it, or there is room for
+    /// memory that cannot move.
+    pub(crate) fn rest(&mut self, now: Ns) {
+        self.ahead.rests_until = now + REST;
+    }
+}

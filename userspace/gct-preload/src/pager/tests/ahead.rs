@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests moves before the launches of a step.
+
+use super::*;
+
+/// Bytes of the pieces, which is also the distance of their addresses.
+const P: u64 = PIECE;
+
+/// A program that launches, and a GPU that follows it at once.
+struct Bed {
+    memory: Memory,
+    world: World,
+    launches: u64,
+    exchanges: u64,
+}
+
+impl Bed {
+    /// Allocates so many pieces at [`A`], of which `room` fit.
+    fn new(pieces: u64, room: u64) -> Self {
+        let (mut memory, mut world) = (Memory::default(), World::new(room * 16, 1 << 20));
+        assert!(alloc(&mut memory, &mut world, A, pieces * 16));
+        assert!(memory.look(&mut world, Ns(1)).is_none());
+        Self {
+            memory,
+            world,
+            launches: 0,
+            exchanges: 0,
+        }
+    }
+
+    /// Launches with these arguments. The GPU reads what is remote ten times. Returns whether all
+    /// was on the GPU.
+    fn launch(&mut self, words: &[u64]) -> bool {
+        self.memory.launched([words].into_iter());
+        let (mut moves, number) = (0, self.launches);
+        let now = Ns(self.world.now);
+        while let Some(next) = self.memory.before_launch(now) {
+            assert!(self.memory.carry_out(next, &mut self.world, now));
+            check(&self.memory, &self.world);
+            moves += 1;
+        }
+        self.memory.launches();
+        self.memory
+            .reached(number..number, moves, Ns(1_000_000 * moves));
+        let place = |word: &u64| self.world.places[&(word / MIB * MIB)];
+        let is_resident = words.iter().all(place);
+        let took = match is_resident {
+            true => 160_000,
+            false => 4_000_000,
+        };
+        (self.launches, self.exchanges) = (number + 1, self.exchanges + moves);
+        self.world.now += took + 1_000_000 * moves;
+        self.memory.reached(number..number + 1, 0, Ns(took));
+        is_resident
+    }
+
+    /// Launches once for each of 40 pieces. Returns how many found theirs on the GPU.
+    fn step(&mut self) -> u64 {
+        let launches = (0..40).map(|piece| self.launch(&[A + piece * P + 4096]));
+        launches.map(u64::from).sum()
+    }
+
+    fn is_followed(&self) -> bool {
+        self.memory.is_followed(Ns(self.world.now))
+    }
+
+    fn steps(&mut self, count: u64) -> u64 {
+        (0..count).map(|_| self.step()).sum()
+    }
+}
+
+/// Of 40 pieces 20 fit. By rates alone 20 launches of a step find theirs on the host.
+#[test]
+fn pieces_come_before_the_launches_of_a_step() {
+    let mut bed = Bed::new(40, 20);
+    assert!(!bed.is_followed());
+    bed.steps(8);
+    assert!(bed.is_followed());
+    let before = bed.exchanges;
+    let found = bed.steps(10);
+    assert!(found >= 390, "{found} of 400");
+    let exchanges = (bed.exchanges - before) / 10;
+    assert!((18..=24).contains(&exchanges), "{exchanges} a step");
+}
+
+/// A step that differs now and then is followed; a program that goes on to do something else is
+/// not.
+#[test]
+fn a_step_is_found_again() {
+    let mut bed = Bed::new(40, 20);
+    bed.steps(8);
+    for round in 0..20 {
+        if round % 3 == 0 {
+            bed.launch(&[A + 7 * P, A + 9 * P]);
+        }
+        assert!(bed.step() >= 30, "{round}");
+        assert!(bed.is_followed(), "{round}");
+    }
+    let mut random = 1_u64;
+    for _ in 0..400 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        bed.launch(&[A + (random >> 40) % 40 * P, A + (random >> 50) % 40 * P]);
+    }
+    assert!(!bed.is_followed());
+    assert!(bed.memory.before_launch(Ns(bed.world.now)).is_none());
+    bed.steps(12);
+    assert!(bed.is_followed());
+}
+
+/// Allocations that come and go change the indices of pieces, and not what the step names.
+#[test]
+fn a_step_outlives_other_allocations() {
+    let mut bed = Bed::new(40, 20);
+    bed.steps(8);
+    for round in 0..10 {
+        assert!(alloc(&mut bed.memory, &mut bed.world, 0x100_0000, 32));
+        assert!(bed.step() >= 30, "{round}");
+        free(&mut bed.memory, &mut bed.world, 0x100_0000);
+        assert!(bed.step() >= 30, "{round}");
+        assert!(bed.is_followed(), "{round}");
+    }
+    // What it names is gone.
+    free(&mut bed.memory, &mut bed.world, A);
+    assert!(bed.memory.before_launch(Ns(bed.world.now)).is_none());
+}
+
+/// Nothing moves into room that was made for memory that cannot move, and a lower limit
+/// goes before what comes.
+#[test]
+fn limits_go_before_what_comes() {
+    let mut bed = Bed::new(40, 20);
+    bed.steps(8);
+    let now = Ns(bed.world.now);
+    assert!(bed.memory.make_room(4 * P, &mut bed.world, now));
+    bed.world.limit.device -= 4 * P;
+    let exchanges = bed.exchanges;
+    bed.step();
+    assert_eq!(bed.exchanges, exchanges, "rests");
+    bed.world.now += 3 * SECOND;
+    bed.world.limit.device -= 4 * P;
+    look(&mut bed.memory, &mut bed.world);
+    assert_eq!(bed.world.charged.device, 12 * P);
+    bed.step();
+    assert!(bed.exchanges > exchanges);
+    assert!(bed.world.charged.device <= 12 * P);
+}
+
+/// Launches that were not seen end the step. What comes after them has the numbers of the events.
+#[test]
+fn what_was_not_seen_ends_the_step() {
+    let mut bed = Bed::new(40, 20);
+    bed.steps(8);
+    bed.launches += 17;
+    bed.memory.lost(bed.launches);
+    assert!(!bed.is_followed());
+    bed.steps(12);
+    assert!(bed.is_followed());
+    assert!(bed.step() >= 30);
+}
