@@ -302,10 +302,13 @@ impl Memory {
     /// Returns the next move that the last launch, which is not made yet, should wait for.
     pub(crate) fn before_launch(&mut self, now: Ns) -> Option<Move> {
         self.ahead.asked = now;
-        if self.is_over() || now < self.ahead.rests_until || !self.has_remote() {
+        if self.is_over() || now < self.ahead.rests_until {
             return None;
         }
         self.relocate();
+        if !self.has_remote_ahead() {
+            return None;
+        }
         let launch = self.expected()?;
         let step = self.ahead.step.as_ref()?;
         let next = &mut self.ahead.next;
