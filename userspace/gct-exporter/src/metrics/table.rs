@@ -6,8 +6,7 @@ use gct_core::iface::File;
 
 use super::{counter, gauge, of, own, From, Kind, Metric, Own, Scope, Source};
 
-/// Every metric. [`Samples`](crate::samples::Samples) tells them apart by their addresses, so it is
-/// a static.
+/// Every metric: a static, because [`Samples`](crate::samples::Samples) compares addresses.
 pub(crate) static METRICS: &[Metric] = &[
     own(
         Scope::Tree,
