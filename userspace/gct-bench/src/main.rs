@@ -307,9 +307,11 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 21] = [
+        let formats: [(&str, Format); 27] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
+            ("models-h100-80", models::markdown),
+            ("models-h100-80-mps", models::markdown),
             ("models-h100-atoms", scenes::markdown),
             ("models-h100-atoms", scenes::in_time),
             ("models-h100-decomposition", scenes::markdown),
@@ -327,6 +329,10 @@ mod tests {
             ("models-h100-services", scenes::in_time),
             ("models-h100-traffic", scenes::markdown),
             ("models-h100-traffic", scenes::in_time),
+            ("models-h200-maf", scenes::markdown),
+            ("models-h200-maf", scenes::in_time),
+            ("models-h200-eight", scenes::markdown),
+            ("models-h200-eight", short::markdown),
             ("models-h100-diffusion", scenes::markdown),
             ("models-h100-diffusion", scenes::in_time),
         ];
