@@ -111,7 +111,7 @@ fn charged(client: &Client) -> (u64, u64) {
 }
 
 fn bed(test: &str, limits: &[(&str, &str)]) -> (Daemon, Client) {
-    let daemon = Daemon::new(test, 1);
+    let daemon = Daemon::with_memory(test, 1);
     let client = daemon.client();
     client.write("control", "create web").unwrap();
     for (file, value) in limits {

@@ -22,7 +22,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The 66 TPCs of an H200, which each GPU has.
 pub const TPCS: &str = "0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83";
 
-/// The memory of each GPU.
+/// The memory of each GPU of a daemon [with memory](Daemon::with_memory).
 pub const MEMORY: Bytes = Bytes(256 << 20);
 
 /// Returns the driver's `information` file of H200 number `n`, on a bus of its own.
@@ -39,6 +39,7 @@ pub struct Daemon {
     /// Its directory, which is removed with it.
     pub directory: PathBuf,
     tpcs: Option<TpcMask>,
+    memory: Option<Bytes>,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,10 +51,16 @@ impl Daemon {
         Self::with_tpcs(test, gpus, tpcs)
     }
 
+    /// Starts a daemon whose GPUs have [`MEMORY`]. That of others is unknown.
+    pub fn with_memory(test: &str, gpus: usize) -> Self {
+        let tpcs = TpcMask::parse(TPCS.as_bytes()).unwrap();
+        Self::start(directory(test, gpus), Some(tpcs), Some(MEMORY))
+    }
+
     /// Starts a daemon whose GPUs have these TPCs. An empty set means that they are unknown.
     pub fn with_tpcs(test: &str, gpus: usize, tpcs: TpcMask) -> Self {
         let directory = directory(test, gpus);
-        Self::start(directory, Some(tpcs))
+        Self::start(directory, Some(tpcs), None)
     }
 
     /// Starts a daemon with a GPU, the TPCs that the administrator names, and a file of a self-test
@@ -64,14 +71,15 @@ impl Daemon {
         let results = directory.join("selftest");
         fs::create_dir_all(&results).unwrap();
         fs::write(results.join(file), text).unwrap();
-        Self::start(directory, tpcs)
+        Self::start(directory, tpcs, None)
     }
 
-    fn start(directory: PathBuf, tpcs: Option<TpcMask>) -> Self {
-        let (stopper, thread) = serve(bind(&directory, tpcs));
+    fn start(directory: PathBuf, tpcs: Option<TpcMask>, memory: Option<Bytes>) -> Self {
+        let (stopper, thread) = serve(bind(&directory, tpcs, memory));
         Self {
             directory,
             tpcs,
+            memory,
             stopper,
             thread: Some(thread),
         }
@@ -82,7 +90,7 @@ impl Daemon {
         self.stop();
         let directory = self.directory.join("tree");
         fs::create_dir_all(&directory).unwrap();
-        let server = bind(&self.directory, self.tpcs);
+        let server = bind(&self.directory, self.tpcs, self.memory);
         let mount = Mount::new(&server, &directory);
         self.resume(server);
         match mount {
@@ -110,7 +118,7 @@ impl Daemon {
     /// Starts a new daemon, without groups or limits, in the same directory.
     pub fn restart(&mut self) {
         self.stop();
-        self.resume(bind(&self.directory, self.tpcs));
+        self.resume(bind(&self.directory, self.tpcs, self.memory));
     }
 
     /// Writes a file of the tree in a thread, because a pending write blocks its writer.
@@ -152,13 +160,13 @@ fn directory(test: &str, gpus: usize) -> PathBuf {
     directory
 }
 
-fn bind(directory: &Path, tpcs: Option<TpcMask>) -> Server {
+fn bind(directory: &Path, tpcs: Option<TpcMask>, memory: Option<Bytes>) -> Server {
     let options = Options {
         directory: directory.to_owned(),
         gpus: directory.join("gpus"),
         selftests: directory.join("selftest"),
         tpcs,
-        memory: Some(MEMORY),
+        memory,
     };
     // A child that another thread has forked holds the lock of a daemon that was stopped, until it
     // executes its program.

@@ -76,7 +76,7 @@ impl Drop for Other {
 
 #[test]
 fn memory_gives_way_down_to_what_is_kept_and_comes_back() {
-    let daemon = Daemon::new("balance", 1);
+    let daemon = Daemon::with_memory("balance", 1);
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
