@@ -140,13 +140,16 @@ pub fn period(log: &[u64], scratch: &mut [u32]) -> Option<usize> {
 
 /// Learns from a launch with these uses, which took so long: what of them was remote has cost that.
 pub fn learn(uses: &mut [Use], took: Ns) {
-    let remote = uses.iter().filter(|u| u.was_remote).count();
+    let remote = uses.iter().filter(|u| u.was_remote);
+    // `count` checks for an overflow.
+    let remote = remote
+        .fold(Wrapping(0_u64), |count, _| count + Wrapping(1))
+        .0;
     // CAST: widening.
     let all = uses.len() as u64;
     for u in uses {
         match (u.was_remote, remote) {
-            // CAST: widening.
-            (true, _) => u.cost = Some(mean(u.cost, took / (remote as u64).max(1))),
+            (true, _) => u.cost = Some(mean(u.cost, took / remote.max(1))),
             (false, 0) => u.took = Some(mean(u.took, took / all.max(1))),
             (false, _) => {}
         }
@@ -174,9 +177,10 @@ pub fn before(
 ) -> Option<Move> {
     let (before, behind) = uses.split_at_checked(launch.start)?;
     let own = launch.len();
+    let its = behind.get(..own).unwrap_or(behind);
     let fits = |piece: &Piece| !piece.is_resident && piece.bytes <= device;
     let returns = |u: &&Use| pieces.get(u.piece).is_some_and(fits);
-    if let Some(u) = behind.iter().take(own).find(returns) {
+    if let Some(u) = its.iter().find(returns) {
         return Some(Move::Return(u.piece));
     }
     find_next(behind.iter().chain(before), next);
@@ -192,19 +196,20 @@ pub fn before(
     };
     let guest = last(guests());
     let other = last(others());
-    let for_other = match guests().count() < GUESTS {
-        true => price,
-        false => price * 2,
+    let for_other = match guests().nth(GUESTS.saturating_sub(1)) {
+        None => price,
+        Some(_) => price * 2,
     };
     for (evict, price) in [(guest, price), (other, for_other)] {
         let Some((evict, far)) = evict else { continue };
-        count_gains(behind.iter().chain(before).take(far), next);
+        let soon = counted(behind.iter().chain(before)).take_while(|(order, _)| *order < far);
+        count_gains(soon.map(|(_, u)| u), next);
         let comes = |u: &&Use| {
             let is_remote = pieces.get(u.piece).is_some_and(|piece| !piece.is_resident);
             let gain = next.get(u.piece).map_or(Ns(0), |next| next.gain);
             is_remote && u.cost.is_some() && gain > price
         };
-        if let Some(u) = behind.iter().take(own).find(comes) {
+        if let Some(u) = its.iter().find(comes) {
             let promote = u.piece;
             return Some(Move::Exchange { evict, promote });
         }
