@@ -80,10 +80,7 @@ const fn level(group: u8) -> u8 {
         12..=39 => 4,
         40..=45 => group - Precedence::Middle.band(),
         46..=57 => LEVELS - 1,
-        _ => match group - Precedence::Last.band() {
-            level if level < LEVELS => level,
-            _ => LEVELS - 1,
-        },
+        _ => group - Precedence::Last.band(),
     }
 }
 
