@@ -86,7 +86,8 @@ lint_added_text() {
 
 # In NVIDIA's own files a hook patch adds lines that name gct, and the braces,
 # #endif and else around them, and the jump to the function's own clean-up where a
-# hook refuses; it takes away only the call that it wraps.
+# hook refuses, or its success where a hook leaves nothing to do; it takes away only
+# the call that it wraps.
 lint_hook_lines() {
 	local patch=$1 file hunk sign text
 	local -A hunk_lines=() file_lines=()
@@ -101,7 +102,7 @@ lint_hook_lines() {
 		fi
 		hunk_lines[$file:$hunk]=$((${hunk_lines[$file:$hunk]:-0} + 1))
 		file_lines[$file]=$((${file_lines[$file]:-0} + 1))
-		[[ $text =~ gct|GCT|rm_ioctl\( || $text =~ ^[[:space:]]*(else|\{|\}|#endif|goto\ failed;)?$ ]] ||
+		[[ $text =~ gct|GCT|rm_ioctl\( || $text =~ ^[[:space:]]*(else|\{|\}|#endif|goto\ failed;|return\ NV_OK;)?$ ]] ||
 			complain "$patch" "adds to $file a line that does not name gct: $text"
 	done < <(changed_lines "$patch")
 	local key

@@ -33,7 +33,7 @@ rm_filter() {
 		if long; then
 			echo managed_,host_memory_,replayable_,fault_sh,fault_storm,faults_of,nvidia_test
 		else
-			echo memory_of_threads_at,programs,managed_memory_of_members,of_a_write_follows,fault_shortages_in,shortage_of_host,nvidia_test
+			echo memory_of_threads_at,of_threads_whose,programs,managed_memory_of_members,of_a_write_follows,fault_shortages_in,shortage_of_host,nvidia_test
 		fi
 		;;
 	debug/*)

@@ -90,6 +90,28 @@ void uvm_gct_order_used(uvm_pmm_gpu_t *pmm, struct list_head *unused, struct lis
 	} while (victim != 0 && !gct_move_first(pmm, victim, used));
 }
 
+static NV_STATUS gct_mark_pinned(uvm_pmm_gpu_t *pmm, uvm_gpu_chunk_t *chunk, void *unused)
+{
+	chunk->gct_evicted = chunk->state == UVM_PMM_GPU_CHUNK_STATE_TEMP_PINNED;
+	return NV_OK;
+}
+
+void uvm_gct_mark_evicted(uvm_pmm_gpu_t *pmm, uvm_gpu_chunk_t *root)
+{
+	(void)chunk_walk_pre_order(pmm, root, gct_mark_pinned, NULL);
+}
+
+bool uvm_gct_take_evicted(uvm_pmm_gpu_t *pmm, uvm_gpu_chunk_t *chunk)
+{
+	bool evicted;
+
+	uvm_spin_lock(&pmm->list_lock);
+	evicted = chunk->gct_evicted;
+	chunk->gct_evicted = false;
+	uvm_spin_unlock(&pmm->list_lock);
+	return evicted;
+}
+
 /*
  * Evicts a root chunk of the victim (gct_uvm_reserve), which then is free. Returns
  * NV_ERR_BUSY_RETRY if none can leave now, and NV_ERR_NO_MEMORY if the host has no

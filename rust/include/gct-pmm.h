@@ -19,6 +19,15 @@ void uvm_gct_evict_for_thread(uvm_gpu_t *gpu);
 void uvm_gct_order_used(uvm_pmm_gpu_t *pmm, struct list_head *unused, struct list_head *used);
 
 /*
+ * Marks the chunks of a root chunk that an eviction has pinned. PMM's list_lock is held,
+ * and the root chunk is in eviction, so nobody else has pinned one.
+ */
+void uvm_gct_mark_evicted(uvm_pmm_gpu_t *pmm, uvm_gpu_chunk_t *root);
+
+/* Returns whether a chunk is marked, and takes the mark away. PMM's lock is held. */
+bool uvm_gct_take_evicted(uvm_pmm_gpu_t *pmm, uvm_gpu_chunk_t *chunk);
+
+/*
  * Evicts a root chunk of a victim on a GPU: gct_uvm_operations.evict. No lock of UVM is
  * held.
  */

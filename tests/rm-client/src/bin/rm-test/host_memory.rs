@@ -14,6 +14,7 @@ use crate::tree::{self, eventually, Group};
 use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use rm_client::Session;
 use std::sync::atomic::Ordering;
+use std::sync::Barrier;
 
 pub(crate) const TESTS: &[Test] = &[
     ("host_memory_of_evictions_is_charged", charged),
@@ -21,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("host_memory_beyond_its_limit_is_refused", refused),
     ("host_memory_of_a_group_is_limited", of_group),
     ("host_memory_of_threads_at_the_limit", threads),
+    (
+        "host_memory_of_threads_whose_evictions_fail",
+        failing_evictions,
+    ),
     ("host_memory_after_a_kill_at_each_step", killed),
     ("host_memory_stays_charged_without_the_gpu", without_gpu),
     ("host_memory_of_evictions_is_its_owners_cgroups", cgroups),
@@ -285,6 +290,48 @@ fn threads() -> Outcome {
     };
     in_threads(THREADS, work)?;
     same("uvm", shown(&me())?, 0)?;
+    same("host", host(&me())?, 0)
+}
+
+/// A thread asks for a root that its process cannot have: evictions fail half-way, as the host has
+/// no room. What they had taken is free again, and others keep what they take of it meanwhile.
+fn failing_evictions() -> Outcome {
+    const THREADS: usize = 4;
+    const SMALL: usize = 8 * PAGE;
+    let session = session()?;
+    let alone = current(&me())?;
+    room(&me(), 1)?;
+    set(&me(), HOST_LIMIT, &SMALL.to_string())?;
+    let ranges = |first: usize, count: usize, length: usize| -> Result<Vec<Range>, Stop> {
+        let starts = (first..first + count).map(|at| START + at * ROOT);
+        starts.map(|at| Range::new(&session, at, length)).collect()
+    };
+    // Every second one stays, so that the root has free memory in many pieces.
+    let small = ranges(0, 16, SMALL)?;
+    small.iter().try_for_each(|range| range.migrate(&session))?;
+    same("one root", shown(&me())?, ROOT)?;
+    let odd = |(at, range)| (at % 2 == 1).then_some(range);
+    let kept: Vec<Range> = small.into_iter().enumerate().filter_map(odd).collect();
+    let (large, short) = (ranges(512, 1, ROOT)?, ranges(1024, 30, SMALL / 2)?);
+    // Who starts a thread waits until the migration ends, and others wait for him.
+    let started = Barrier::new(THREADS);
+    in_threads(THREADS, |thread| {
+        started.wait();
+        let asks = |at: usize, length: usize| {
+            is_refused(uvm(&session)?.migrate(START + at * ROOT, length))
+        };
+        if thread == 0 {
+            return holds("refused", asks(512, ROOT)?);
+        }
+        // Free memory that an eviction has in its hands is refused.
+        let mut own = (1024..1024 + short.len())
+            .skip(thread - 1)
+            .step_by(THREADS - 1);
+        own.try_for_each(|at| asks(at, SMALL / 2).map(|_| ()))
+    })?;
+    same("still one root", shown(&me())?, ROOT)?;
+    drop((kept, large, short));
+    same("current", current(&me())?, alone)?;
     same("host", host(&me())?, 0)
 }
 
