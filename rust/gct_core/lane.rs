@@ -52,7 +52,7 @@
 //! | [`split::ATOMS_MAX`] atoms of a launch | fewer, longer atoms |
 //! | frames of a [`scratch::Scratch`] | the launch goes whole, `crowded` |
 //! | [`in_flight::SUBMISSIONS_MAX`] pieces of a lane in flight | the others are not tracked |
-//! | [`governor::KERNELS_MAX`] kernels of a tenant | the oldest are forgotten |
+//! | [`governor::KERNELS_MAX`] kernels and places of a tenant | the oldest are forgotten |
 //! | [`LAWS_MAX`] kernels and graphs with a size | the oldest are learnt anew |
 //! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, `graph-memory-full` |
 //! | [`roster::MEMBERS_MAX`] tenants that others see | further ones yield to these |

@@ -44,8 +44,8 @@ pub const SEGMENT_WORDS: usize = 1 << 16;
 pub const LAUNCHES_MAX: usize = 1024;
 /// Nodes of CUDA graphs that are known of one process on a GPU. Others keep their masks.
 pub const NODES_MAX: usize = 4096;
-/// Kernels of one process on a GPU whose durations are known.
-pub const KERNELS_MAX: usize = 1024;
+/// Kernels of one process on a GPU whose durations are known, and places, a half each.
+pub const KERNELS_MAX: usize = 2048;
 /// Kernels and graphs of one process on a GPU that have a size by `slip.tpc`.
 pub const LAWS_MAX: usize = 256;
 /// Batches of copies that one channel may have in flight.

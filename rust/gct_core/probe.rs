@@ -14,6 +14,12 @@ pub(crate) fn mix(hash: u64, word: u32) -> u64 {
         .rotate_left(29)
 }
 
+/// Returns the hash of a sequence with one more hash in it. Each counts until 16 more have
+/// followed, the last ones with more bits.
+pub(crate) fn follow(sequence: u64, hash: u64) -> u64 {
+    (Wrapping(sequence) * (GOLDEN << 4) + Wrapping(hash)).0
+}
+
 /// Returns the slots of a table of `len` where the key with this hash may be, the first one first.
 pub(crate) fn slots(hash: u64, len: usize, probes: usize) -> impl Iterator<Item = usize> {
     // CAST: the upper half of the product is mixed best.

@@ -150,7 +150,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     }
                 }
                 if let Some(submission) = submission.as_mut().filter(|it| it.kernel.is_graph()) {
-                    let predicted = self.predict(&submission.kernel, submission.tpcs);
+                    let predicted =
+                        self.predict((&submission.kernel, submission.path), submission.tpcs);
                     submission.replay = predicted.unwrap_or(Ns(0));
                 }
                 (

@@ -12,7 +12,7 @@ use crate::mask::TpcMask;
 use crate::policy::pace::YIELDING;
 use crate::policy::patience;
 use crate::policy::precedence;
-use crate::policy::predict::{self, Kernel, Predictor};
+use crate::policy::predict::{self, Habits, Kernel, Path, Predictor};
 use crate::policy::scale::Law;
 use crate::policy::share::{Rival, Sign};
 use crate::policy::slo::allowance::Allowance;
@@ -26,8 +26,9 @@ use crate::submit::stats::{add, Counters};
 use crate::topology::Topology;
 use crate::units::Ns;
 
-/// The most kernels with a learnt duration, counting each program twice. The oldest are replaced.
-pub const KERNELS_MAX: usize = 4096;
+/// The most kernels and places with a learnt duration, a half each. Each program counts twice. The
+/// oldest are replaced.
+pub const KERNELS_MAX: usize = 8192;
 
 /// The most known nodes of CUDA graphs. Replays of others are counted as not covered. A server of
 /// language models captures a graph for each of some 60 sizes of a batch, with hundreds of nodes
@@ -119,7 +120,7 @@ pub struct Governor<S: Storage, P> {
     yields: bool,
     pub(super) by_turns: bool,
     kernels: S::Slots<Option<predict::Entry>>,
-    uses: u32,
+    habits: Habits,
     pub(super) sizing: Sizing<S>,
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
     pub(super) nodes: S::Slots<Option<Node>>,
@@ -175,7 +176,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             yields: false,
             by_turns: false,
             kernels,
-            uses: 0,
+            habits: Habits::default(),
             sizing: Sizing::new(laws),
             nodes,
             knows_nodes: false,
@@ -491,9 +492,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.target() > Ns(0) || self.peers.is_some()
     }
 
-    /// Predicts how long a kernel takes on `tpcs` TPCs.
-    pub(super) fn predict(&self, kernel: &Kernel, tpcs: u64) -> Option<Ns> {
-        predict::predict(&self.kernels, kernel, tpcs)
+    /// Predicts how long a kernel takes on `tpcs` TPCs, behind the launches of `path`.
+    pub(super) fn predict(&self, launch: (&Kernel, Path), tpcs: u64) -> Option<Ns> {
+        predict::predict(&self.kernels, &self.habits, launch, tpcs)
     }
 
     /// Learns the duration of a submission that has ended, and counts whether it was predicted.
@@ -508,7 +509,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             true => kernel.blocks().get(),
             false => submission.blocks,
         };
-        let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
-        predictor.observe(kernel, blocks, submission.tpcs, end.time);
+        let mut predictor = Predictor::new(&mut self.kernels, &mut self.habits);
+        let launch = (kernel, submission.path);
+        predictor.observe(launch, blocks, submission.tpcs, end.time);
     }
 }

@@ -6,7 +6,7 @@ use super::queue::Queue;
 use super::words::{Storage, Words};
 use crate::policy::pace::InFlight;
 use crate::policy::patience::{self, Patience};
-use crate::policy::predict::{self, Kernel};
+use crate::policy::predict::{self, Kernel, Path};
 use crate::units::Ns;
 
 /// The most submissions that need to be tracked. More are published without being counted, like
@@ -54,6 +54,8 @@ pub struct Submission<V> {
     pub fence: Fence<V>,
     /// The kernel that it runs.
     pub kernel: Kernel,
+    /// The launches of its channel before it; none for what is no launch with a grid.
+    pub path: Path,
     /// The blocks of the kernel that it runs.
     pub blocks: u64,
     /// The TPCs that it runs on; the mean over its nodes if it is a replay.
@@ -347,6 +349,7 @@ mod tests {
                 block: [32, 1, 1],
                 per_tpc: 4,
             },
+            path: Path::default(),
             blocks: 7,
             tpcs: 66,
             predicted: Ns(predicted),

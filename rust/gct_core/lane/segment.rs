@@ -10,7 +10,7 @@ use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
 use super::words::{Storage, Words};
 use super::work::{Next, Place, Round, Seal, Stream, Workspace};
 use crate::policy::pace::{self, Split, Work};
-use crate::policy::predict::Kernel;
+use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph::{Memory, ENDS_MAX};
 use crate::submit::occupancy;
@@ -141,7 +141,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if graphs.replayed {
             return self.replay(entry, base, seal, stream, round);
         }
-        let Some(last) = self.last_launch(&segment, found, round) else {
+        let Some(last) = self.last_launch(&segment, (found, stream.path), round) else {
             let release = stream.tracker.last_release();
             let release = release.filter(|_| self.tracks_ends());
             let fence = release.and_then(|it| fence_at(round.memory, it.va, it.payload));
@@ -152,6 +152,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 seal: Some(seal),
             };
         };
+        stream.path = stream.path.then(&last.submission.kernel);
         if let Some(atoms) = self.split(&last, &seal, stream, round) {
             return Next::Atoms(atoms);
         }
@@ -265,11 +266,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 
-    /// Returns the last launch with a grid, if it releases a word that can be observed.
+    /// Returns the last launch with a grid, if it releases a word that can be observed. `path` is
+    /// that of the launches before the segment.
     fn last_launch<W: Words>(
         &self,
         segment: &Segment,
-        found: &[QmdCall],
+        (found, path): (&[QmdCall], Path),
         round: &mut Round<'_, S, W>,
     ) -> Option<LastLaunch<W::View>> {
         if !self.tracks_ends() && self.limits().atoms <= 1 {
@@ -294,9 +296,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let submission = Submission {
             fence,
             kernel,
+            path,
             blocks: launch.blocks(),
             tpcs,
-            predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
+            predicted: self.predict((&kernel, path), tpcs).unwrap_or(Ns(0)),
             replay: Ns(0),
             bytes: 0,
             sized: None,
@@ -414,6 +417,7 @@ pub(super) fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
     Submission {
         fence,
         kernel: Kernel::graph(0),
+        path: Path::default(),
         blocks: 0,
         tpcs: 0,
         predicted: Ns(0),

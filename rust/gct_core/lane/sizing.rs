@@ -306,6 +306,7 @@ mod tests {
     use crate::lane::in_flight::{Fence, Reach};
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::{Heap, View};
+    use crate::policy::predict::Path;
     use crate::topology::Topology;
     use std::vec;
 
@@ -325,6 +326,7 @@ mod tests {
                 reach: Reach::AtLeast,
             },
             kernel: KERNEL,
+            path: Path::default(),
             blocks: 1000,
             tpcs: 8,
             predicted: Ns(0),

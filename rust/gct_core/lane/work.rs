@@ -10,6 +10,7 @@ use super::split::{AtomRoom, Atoms};
 use super::transfers::Transfers;
 use super::whole::WholeSlots;
 use super::words::{Storage, Words};
+use crate::policy::predict::Path;
 use crate::policy::transfer::Rate;
 use crate::submit::gpfifo::{Fetch, Segment};
 use crate::submit::graph::ENDS_MAX;
@@ -86,6 +87,8 @@ pub struct Stream<S: Storage> {
     pub(super) room: AtomRoom<S>,
     /// The launches of the segment that was processed last.
     pub(super) found: S::Slots<QmdCall>,
+    /// The launches before the next one.
+    pub(super) path: Path,
     /// The rate at which the channel copies.
     pub(super) rate: Rate,
 }
@@ -99,6 +102,7 @@ impl<S: Storage> Stream<S> {
             tracker: Tracker::new(class),
             room,
             found,
+            path: Path::default(),
             rate: Rate::default(),
         }
     }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Compares two predictors on the same kernels: that of the core, and LithOS's ordinal one (5.7).
+//! Compares three predictors on the same kernels: that of the core, what it knows of kernels alone,
+//! and LithOS's ordinal one (5.7).
 //!
 //! ```text
-//! core     average of the same program, grid and block  (gct_core::policy::predict)
+//! core     average of the same program, grid and block behind the same kernels, where that was
+//!          better lately; else as below                 (gct_core::policy::predict)
+//! kernels  average of the same program, grid and block
 //! ordinal  median of the kernels at the same place in earlier steps; it has to know where a step
 //!          begins
 //! ```
@@ -17,7 +20,7 @@ use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::{anyhow, ensure, Context, Result};
 use gct_core::lane::governor::KERNELS_MAX;
-use gct_core::policy::predict::{misses, predict, Kernel, Predictor};
+use gct_core::policy::predict::{misses, predict, Habits, Kernel, Path, Predictor};
 use gct_core::units::Ns;
 use gct_hw::kit::{Kit, RunEnv};
 use gct_hw::served::Served;
@@ -29,10 +32,12 @@ pub(crate) const PREDICTORS: &str = "predictors";
 const STEPS: usize = 20;
 /// Every kernel has the same TPCs: each program is alone.
 const TPCS: u64 = 1;
-const COLUMNS: [&str; 5] = [
+const COLUMNS: [&str; 7] = [
     "kernels",
     "core: missed by over 50 us (%)",
     "core: error (% of the time)",
+    "kernels alone: missed by over 50 us (%)",
+    "kernels alone: error (% of the time)",
     "ordinal: missed by over 50 us (%)",
     "ordinal: error (% of the time)",
 ];
@@ -115,7 +120,7 @@ fn row(title: String, name: &str, ran: &[Ran], a_step: usize) -> Table {
     let mut table = Table::new(title, &COLUMNS);
     // CAST: kernels are few.
     let mut cells = vec![vec![judged.len() as f64]];
-    for predicted in [of_core(ran), ordinal(ran, a_step)] {
+    for predicted in [of_core(ran), of_kernels(ran), ordinal(ran, a_step)] {
         let predicted = predicted.get(a_step..).unwrap_or_default();
         cells.extend(errors(judged, predicted).map(|part| part.into_iter().collect()));
     }
@@ -125,11 +130,34 @@ fn row(title: String, name: &str, ran: &[Ran], a_step: usize) -> Table {
 
 /// Predicts each kernel by the core, which learns it then.
 fn of_core(ran: &[Ran]) -> Vec<Option<Ns>> {
-    let (mut slots, mut uses) = (vec![None; KERNELS_MAX], 0);
-    let each = ran.iter().map(|Ran { kernel, time }| {
-        let predicted = predict(&slots, kernel, TPCS);
+    let before = ran.iter().scan(Path::default(), |path, ran| {
+        let next = path.then(&ran.kernel);
+        Some(std::mem::replace(path, next))
+    });
+    learn(ran.iter().zip(before))
+}
+
+/// Predicts each kernel by what the core knows of it wherever it runs.
+fn of_kernels(ran: &[Ran]) -> Vec<Option<Ns>> {
+    // Behind the launches before, each kernel is a new one. No place comes twice.
+    let new = (0..).map(|number| {
+        let before = Kernel {
+            program: number,
+            ..Kernel::graph(0)
+        };
+        Path::default().then(&before)
+    });
+    learn(ran.iter().zip(new))
+}
+
+/// Predicts each kernel behind its path by the core, which learns it then.
+fn learn<'a>(ran: impl Iterator<Item = (&'a Ran, Path)>) -> Vec<Option<Ns>> {
+    let (mut slots, mut habits) = (vec![None; KERNELS_MAX], Habits::default());
+    let each = ran.map(|(Ran { kernel, time }, path)| {
+        let predicted = predict(&slots, &habits, (kernel, path), TPCS);
         let blocks = kernel.blocks().get();
-        Predictor::new(&mut slots, &mut uses).observe(kernel, blocks, TPCS, *time);
+        let mut predictor = Predictor::new(&mut slots, &mut habits);
+        predictor.observe((kernel, path), blocks, TPCS, *time);
         predicted
     });
     each.collect()
@@ -186,14 +214,25 @@ mod tests {
     fn the_place_in_a_step_tells_kernels_apart_that_look_alike() {
         let table = row("t".into(), "bert", &alternating(10), 2);
         let values = &table.get("bert").unwrap().values;
-        assert_eq!((values[0][0], values[3][0], values[4][0]), (18.0, 0.0, 0.0));
+        assert_eq!((values[0][0], values[5][0], values[6][0]), (18.0, 0.0, 0.0));
         // The average of both is wrong for either.
-        assert!(values[1][0] > 90.0, "{values:?}");
-        assert!(values[2][0] > 33.0, "{values:?}");
+        assert!(values[3][0] > 90.0, "{values:?}");
+        assert!(values[4][0] > 33.0, "{values:?}");
     }
 
     #[test]
-    fn both_know_what_always_takes_the_same() {
+    fn the_core_tells_them_apart_by_the_kernels_before_them() {
+        let ran: Vec<Ran> = (0..40)
+            .flat_map(|_| [kernel(7, 100), kernel(8, 50), kernel(7, 300)])
+            .collect();
+        let predicted = of_core(&ran).into_iter().skip(20);
+        for (ran, predicted) in ran.iter().skip(20).zip(predicted) {
+            assert_eq!(predicted, Some(ran.time));
+        }
+    }
+
+    #[test]
+    fn all_know_what_always_takes_the_same() {
         let steps: Vec<Ran> = (0..10)
             .flat_map(|_| [kernel(1, 100), kernel(2, 300)])
             .collect();
@@ -203,13 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_median_forgets_an_outlier() {
-        let mut steps: Vec<Ran> = (0..9).map(|_| kernel(1, 100)).collect();
-        steps.insert(4, kernel(1, 5000));
+    fn an_outlier_is_forgotten() {
+        let mut steps: Vec<Ran> = (0..40).map(|_| kernel(1, 100)).collect();
+        steps.insert(30, kernel(1, 5000));
         let predicted = ordinal(&steps, 1);
         assert_eq!(predicted[0], None);
         assert!(predicted[1..].iter().all(|time| *time == Some(Ns(100_000))));
-        assert!(of_core(&steps)[5] > Some(Ns(1_000_000)));
+        assert_eq!(of_core(&steps)[31], Some(Ns(100_000)));
+        assert!(of_kernels(&steps)[31] > Some(Ns(1_000_000)));
     }
 
     #[test]

@@ -311,6 +311,39 @@ fn steady_launches_and_small_grids_are_predicted() {
     assert!(predicted > 50 && wrong == 0, "{wrong} of {predicted}");
 }
 
+/// Checks that launches of one kernel whose times differ by their places in a step are predicted by
+/// these.
+#[test]
+fn places_in_a_step_are_predicted() {
+    let mut world = World::new(4, Sharing::Beside, Threads::Each(LOOK));
+    let group = world.group(&[]);
+    let step = [
+        (0x100, 300),
+        (0x200, 150),
+        (0x100, 600),
+        (0x300, 150),
+        (0x100, 900),
+    ];
+    let kernels = step.map(|(program, us)| Kernel {
+        program,
+        blocks: 16,
+        block_ns: 1_000 * us,
+    });
+    let program = Program::new(kernels.to_vec(), Pattern::Always(1), START, 2);
+    let at = world.start(group, program.in_steps());
+    let mut counters = |until| {
+        world.run_until(until);
+        let counters = world.processes[at].tenant.governor.counters();
+        (counters.predicted, counters.mispredicted)
+    };
+    let before = counters(START + 20 * MS);
+    let after = counters(SETTLED);
+    assert!(
+        after.0 > before.0 + 100 && after.1 == before.1,
+        "{before:?}, {after:?}"
+    );
+}
+
 /// Checks the waits for a neighbour of an earlier priority that is stopped, frozen or killed.
 #[test]
 fn who_is_gone_is_waited_for_no_longer_than_promised() {

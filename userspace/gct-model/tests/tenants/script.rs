@@ -38,6 +38,8 @@ pub(crate) struct Program {
     kernels: Vec<Kernel>,
     pattern: Pattern,
     chance: fastrand::Rng,
+    /// The next kernel of a program that launches them in turn, and not at random.
+    turn: Option<usize>,
     /// When the next request arrives, and launches of those that have arrived.
     next: u64,
     queued: u32,
@@ -51,9 +53,18 @@ impl Program {
             kernels,
             pattern,
             chance: fastrand::Rng::with_seed(seed),
+            turn: None,
             next: start,
             queued: 0,
             begun: false,
+        }
+    }
+
+    /// Makes it a program whose kernels are a step that it repeats.
+    pub(crate) fn in_steps(self) -> Self {
+        Self {
+            turn: Some(0),
+            ..self
         }
     }
 
@@ -81,6 +92,11 @@ impl Program {
             return None;
         }
         self.queued = self.queued.saturating_sub(1);
-        Some(self.kernels[self.chance.usize(..self.kernels.len())])
+        let count = self.kernels.len();
+        let at = match &mut self.turn {
+            Some(turn) => std::mem::replace(turn, (*turn + 1) % count),
+            None => self.chance.usize(..count),
+        };
+        Some(self.kernels[at])
     }
 }
