@@ -6,6 +6,7 @@ pub(crate) mod channel;
 mod exact;
 pub(crate) mod goals;
 pub(crate) mod gpu;
+mod hints;
 pub(crate) mod law;
 pub(crate) mod lengths;
 mod measured;

@@ -44,6 +44,10 @@ pub(crate) struct Program {
     next: u64,
     queued: u32,
     begun: bool,
+    /// How long the copy takes with which each request begins, before its launches; and whether
+    /// the present one has begun.
+    copy_ns: u64,
+    copying: bool,
 }
 
 impl Program {
@@ -57,6 +61,8 @@ impl Program {
             next: start,
             queued: 0,
             begun: false,
+            copy_ns: 0,
+            copying: false,
         }
     }
 
@@ -68,10 +74,22 @@ impl Program {
         }
     }
 
-    /// Returns when the next request arrives.
+    /// Makes it a program whose requests begin with copies of so long.
+    pub(crate) fn copies(self, copy_ns: u64) -> Self {
+        Self { copy_ns, ..self }
+    }
+
+    /// Returns whether a copy begins now, once.
+    pub(crate) fn begins_copy(&mut self, now: u64) -> bool {
+        let due = self.copy_ns > 0 && now + self.copy_ns >= self.next;
+        due && !std::mem::replace(&mut self.copying, true)
+    }
+
+    /// Returns when the next request arrives, or its copy begins.
     pub(crate) fn next_arrival(&self) -> Option<u64> {
         let arrives = matches!(self.pattern, Pattern::Requests { .. }) || !self.begun;
-        arrives.then_some(self.next)
+        let ahead = if self.copying { 0 } else { self.copy_ns };
+        arrives.then_some(self.next - ahead)
     }
 
     /// Returns the next kernel to launch now, if there is one.
@@ -82,6 +100,7 @@ impl Program {
             Pattern::Always(_) => 0,
             Pattern::Requests { launches, pause_ns } => {
                 while now >= self.next {
+                    self.copying = false;
                     self.queued += launches;
                     self.next += pause_ns / 2 + self.chance.u64(..=pause_ns);
                 }

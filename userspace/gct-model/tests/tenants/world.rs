@@ -96,6 +96,8 @@ pub(crate) struct World {
     next_look: u64,
     pub(crate) goals: Goals,
     pub(crate) lengths: Lengths,
+    /// Whether copies count as work, as those of copy engines do.
+    pub(crate) copies_count: bool,
     /// What is to happen, the last first.
     pub(crate) script: Vec<(u64, Action)>,
 }
@@ -133,6 +135,7 @@ impl World {
             next_look: START,
             goals: Goals::default(),
             lengths: Lengths::default(),
+            copies_count: true,
             script: Vec::new(),
         }
     }
@@ -341,9 +344,25 @@ impl World {
         self.take_terms();
     }
 
-    /// Has tenants launch what has arrived.
+    /// Publishes that a process has work: a copy, which uses no TPC.
+    fn begin_copy(&mut self, at: usize) {
+        let now = Ns(self.now);
+        let company = self.processes[at].tenant.company();
+        company.see(&self.roster, now);
+        company.set_busy(true, now);
+        self.roster.publish(company);
+        self.facts[at].show(true, u64::MAX, false, self.now);
+    }
+
+    /// Has tenants launch what has arrived, and begin copies.
     fn arrive(&mut self) {
         let (now, threads) = (self.now, self.threads);
+        for at in 0..self.processes.len() {
+            let process = &mut self.processes[at];
+            if process.life == Life::Runs && process.program.begins_copy(now) && self.copies_count {
+                self.begin_copy(at);
+            }
+        }
         for process in self.processes.iter_mut().filter(|p| p.life == Life::Runs) {
             let mut rang = false;
             let Process {
