@@ -182,10 +182,12 @@ pub(crate) fn alone() -> Outcome {
     for (toucher, count) in touchers.iter_mut().zip(1..) {
         let range = Range::new(toucher.session(), START, ROOT)?;
         range.write(count.into());
-        let mark = recorder()?.mark()?;
+        let (mark, before) = (recorder()?.mark()?, current(&me())?);
         toucher.start(&[pages(START, ROOT, Some(1))]);
         eventually("its error", &faulted(count, MMU_FAULT), || errors(&me()))?;
         same("ended", toucher.has_ended(), false)?;
+        // A root was reserved, and there was none.
+        eventually("charged", &before, || current(&me()))?;
         seen.count(mark, 2)?;
         range.check(count.into())?;
     }

@@ -8,7 +8,7 @@ use crate::gpus::me;
 use crate::limits::{path, set};
 use crate::managed::{in_threads, session, shown, small_ranges, uvm, Range, PAGE, ROOT, START};
 use crate::process::{Child, Parent};
-use crate::tree::{self, eventually, Group};
+use crate::tree::{self, eventually, expect_gone, Group};
 use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use rm_client::{Memory, Session};
 use std::sync::atomic::Ordering;
@@ -152,6 +152,9 @@ fn threads() -> Outcome {
 
 /// Lowering a limit returns when it holds. If it cannot hold, the old one stays.
 fn lowered() -> Outcome {
+    // nvidia-uvm has let the GPU go once, so it is another one for gctgroup.
+    drop(session()?);
+    expect_gone(std::process::id())?;
     let session = session()?;
     let (alone, limit) = (current(&me())?, room(&me(), 16)?);
     set(&me(), LIMIT, &limit.to_string())?;
