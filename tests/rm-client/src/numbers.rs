@@ -125,6 +125,8 @@ numbers! {
     GET_TIMESLICE: u32 = 0xa06c_0104, "NVA06C_CTRL_CMD_GET_TIMESLICE";
     /// Control of a subdevice: disable channels, or enable them again.
     DISABLE_CHANNELS: u32 = 0x2080_110b, "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
+    /// Control of a subdevice: another ring and other positions for a channel.
+    UPDATE_CHANNEL: u32 = 0x2080_1116, "NV2080_CTRL_CMD_FIFO_UPDATE_CHANNEL_INFO";
     /// Control of a channel group: its number.
     GROUP_INFO: u32 = 0xa06c_0106, "NVA06C_CTRL_CMD_GET_INFO";
     /// Control of a channel: bind it to an engine.

@@ -52,6 +52,25 @@ impl Session {
             .control(gpu.subdevice(), n::DISABLE_CHANNELS, &mut parameters)
     }
 
+    /// Asks for a ring of this session, and for its positions, in place of those of a queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn move_ring(&self, queue: &Queue, ring: u64) -> Result<(), Error> {
+        let gpu = self.gpu();
+        let mut parameters = abi::UpdateChannel {
+            client: gpu.client().handle(),
+            channel: queue.channel(),
+            positions: self.positions(),
+            entries: Self::ENTRIES,
+            ring,
+            offset: 0,
+        };
+        gpu.client()
+            .control(gpu.subdevice(), n::UPDATE_CHANNEL, &mut parameters)
+    }
+
     /// Puts a queue's channel on the runlist, as libcuda does.
     ///
     /// # Errors

@@ -57,6 +57,16 @@ layouts! {
         channels: [[u32; 32]; 2] = "hChannelList",
     }
 
+    /// Gives a channel another ring and other positions. `ctrl/ctrl2080/ctrl2080fifo.h`.
+    UpdateChannel = "NV2080_CTRL_FIFO_UPDATE_CHANNEL_INFO_PARAMS", 32 {
+        client: u32 = "hClient",
+        channel: u32 = "hChannel",
+        positions: u32 = "hUserdMemory",
+        entries: u32 = "gpFifoEntries",
+        ring: u64 = "gpFifoOffset",
+        offset: u64 = "userdOffset",
+    }
+
     /// A channel group's number. `ctrl/ctrla06c.h`.
     GroupInfo = "NVA06C_CTRL_GET_INFO_PARAMS", 4 {
         number: u32 = "tsgID",
@@ -85,6 +95,7 @@ pub(super) const COMMON: &[Description] = &[
     Schedule::DESCRIPTION,
     Timeslice::DESCRIPTION,
     DisableChannels::DESCRIPTION,
+    UpdateChannel::DESCRIPTION,
     GroupInfo::DESCRIPTION,
     Uuid::DESCRIPTION,
     WorkToken::DESCRIPTION,

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_writes_to_the_ring_by_the_gpu", ring),
     ("owned_hostile_maps_over_the_ring", over),
     ("owned_hostile_frees_its_ring", freed),
+    ("owned_hostile_asks_for_its_ring_back", asked_back),
     ("owned_memory_mapped_anew", anew),
     ("owned_memory_mapped_anew_by_uvm", anew_by_uvm),
     ("owned_memory_unmapped_by_uvm", unmapped_by_uvm),
@@ -105,6 +106,23 @@ fn freed() -> Outcome {
         }
         victim.gpu().client().free(freed.channel())?;
         release(&mut other, 0, 21)
+    })
+}
+
+/// Asks the resource manager for a ring of the tenant's own. It does that for administrators alone.
+fn asked_back() -> Outcome {
+    const NOBODY: libc::uid_t = 65534;
+    as_member(|_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        release(&mut queue, 0, 1)?;
+        // SAFETY: takes numbers. This process is this test's own.
+        let outcome = unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) };
+        same("setresuid", outcome, 0)?;
+        let moved = session.move_ring(&queue, queue.ring_address());
+        let refused = matches!(moved, Err(Error::Status(numbers::INSUFFICIENT_PERMISSIONS)));
+        same(&format!("refused: {moved:?}"), refused, true)?;
+        release(&mut queue, 0, 2)
     })
 }
 
