@@ -25,6 +25,7 @@ use kernel::sync::ArcBorrow;
 const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
+    .with(Feature::GmemLow)
     .with(Feature::GmemUvm)
     .with(Feature::GmemEvict)
     .with(Feature::HmemCharge)

@@ -406,9 +406,11 @@ impl Gpu {
 
     /// Returns the account that gives up a root before one that a full GPU would take next, after
     /// `tried` others. Returns `None` if that root's owner is not spared, or nobody else can give
-    /// way.
+    /// way. Sleeps.
     pub(crate) fn instead(&self, glue: &Glue, root: RootId, tried: u32) -> Option<Victim> {
         let holder = self.table.lock().accounts().owner_of(root)?;
+        // The roots that left before count for what an owner keeps.
+        self.settle_all(glue);
         glue.locked(|state| {
             if !state.is_spared(holder.file, self.id) {
                 return None;

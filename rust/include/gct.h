@@ -224,9 +224,9 @@ void gct_serve_file(void *file);
  * gct_uvm_evicted() counts a root chunk, which still has its holder. Context: as above.
  *
  * gct_uvm_instead() names an account that gives up a root chunk before @root, which a
- * full GPU would evict next: if the holder of @root is within a gmem.limit, one that has
- * none or is beyond it. @tried such accounts before could give up nothing. It returns 0
- * if @root is to go. Context: as above.
+ * full GPU would evict next: if the holder of @root has a gmem.limit or a gmem.low and no
+ * root chunk beyond either, one that has. Who has neither gives way, too. @tried such
+ * accounts before could give up nothing. It returns 0 if @root is to go. Context: as above.
  *
  * gct_uvm_shortage() says how long a shortage of an account lasts for which
  * gct_uvm_reserve() has no victim any more: GCT_UVM_PASSING, GCT_UVM_RENEWED if all

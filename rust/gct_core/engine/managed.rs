@@ -25,6 +25,7 @@ use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, Owner, ProcKey, Scope};
 use crate::iface::value::Value;
 use crate::iface::File;
+use crate::memory::ROOT;
 use crate::records::{Payer, Pool};
 use crate::state::State;
 use crate::units::{Bytes, Sat};
@@ -113,15 +114,16 @@ impl State<'_> {
     }
 
     /// Returns whether the memory of a file's process stays while others can give way to a full
-    /// GPU: it or its group has a limit, and neither is beyond one.
+    /// GPU: it or its group has a `gmem.limit` or a `gmem.low`, neither is beyond a limit, and one
+    /// root less would take what a `gmem.low` keeps.
     pub fn is_spared(&self, file: FileId, gpu: GpuId) -> bool {
         let Some(file) = self.files.get(&file) else {
             return false;
         };
         let owners = self.owners_of(file.proc).into_iter().flatten();
         let mut pools = owners.filter_map(|owner| self.pools.get(&(owner, gpu)));
-        let is_limited = pools.clone().any(|pool| pool.memory_limit().is_some());
-        is_limited && !pools.any(|pool| pool.is_over(Bytes(0)))
+        let is_limited = pools.clone().any(Pool::claims_memory);
+        is_limited && !pools.any(|pool| pool.is_over(Bytes(0)) || pool.has_a_root_beyond_low())
     }
 
     /// Counts 2 MiB of a file's process that a full GPU takes although it is within its limits.
@@ -245,5 +247,20 @@ impl State<'_> {
             object.charged.managed = now;
         }
         Ok(())
+    }
+}
+
+impl Pool {
+    fn claims_memory(&self) -> bool {
+        self.memory_limit().is_some() || self.settings.gmem_low.is_some()
+    }
+
+    /// Returns whether a root less leaves what `gmem.low` keeps.
+    fn has_a_root_beyond_low(&self) -> bool {
+        let Some(low) = self.settings.gmem_low else {
+            return false;
+        };
+        let least = low.checked_add(ROOT);
+        least.is_some_and(|least| self.usage.now().all_memory() >= least)
     }
 }

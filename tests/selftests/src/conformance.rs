@@ -134,6 +134,7 @@ channel.owned
 gmem.uvm
 gmem.evict
 channel.strict
+gmem.low
 ";
 
 fn gpus() -> Outcome {

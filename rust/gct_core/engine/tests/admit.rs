@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::launches::{EffectiveTpcs, Launches};
+use crate::memory::ROOT;
 use crate::records::Payer;
 use crate::rmapi::Call;
 
@@ -377,6 +378,36 @@ fn who_is_within_a_limit_is_spared() {
             let one = Ok("limit 0\nevicted 0\nahead 0\npressure 1\n".into());
             assert_eq!(world.read(File::GmemEvents, pool), one);
         }
+    }
+}
+
+/// A full GPU spares what an owner keeps by `gmem.low`, and nobody who has a root more.
+#[test]
+fn who_has_more_than_is_kept_gives_way() {
+    // The limit of the group, its `gmem.low` and its process's. They have 4 MiB and 4 KiB.
+    const ALL: [(&str, &str, &str, bool); 9] = [
+        ("max", "8M", "max", true),
+        ("max", "2101249", "max", true),
+        ("max", "2101248", "max", false),
+        ("max", "0", "max", false),
+        ("8M", "2M", "max", false),
+        ("8M", "3M", "max", true),
+        ("8M", "max", "2M", false),
+        ("8M", "2M", "8M", false),
+        // More than the limit is no claim.
+        ("1M", "8M", "8M", false),
+    ];
+    for (limit, of_group, own, expected) in ALL {
+        let (mut world, file, group) = limited("max", limit);
+        let gpu = world.gpu;
+        let add = |store: &mut Store| store.state().charge_managed(file, gpu, ROOT * 2);
+        world.store.retry(add).unwrap();
+        for (owner, low) in [(Owner::Group(group), of_group), (Owner::Proc(APP), own)] {
+            let pool = world.pool(owner);
+            assert_eq!(world.write(File::GmemLow, pool, low), Ok(()));
+        }
+        let spared = world.store.state().is_spared(file, gpu);
+        assert_eq!(spared, expected, "{limit} {of_group} {own}");
     }
 }
 

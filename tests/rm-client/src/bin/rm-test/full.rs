@@ -18,6 +18,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
     ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
     ("full_gpu_spares_who_is_within_a_limit", spared),
+    ("full_gpu_takes_what_gmem_low_does_not_keep", kept),
+    ("full_gpu_leaves_a_group_its_gmem_low", kept_of_a_group),
     ("full_gpu_of_limits_beyond_it_counts_pressure", pressed),
     (
         "full_gpu_ends_the_channel_alone_that_needs_memory",
@@ -28,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
 /// More than the GPU of these tests has, and the pieces in which it is filled.
 const ALL: usize = 384 * ROOT;
 const PIECE: usize = 8 * ROOT;
+const LOW: &str = "gmem.low";
 /// Words that are looked at: each costs the host two MiB.
 const SAMPLES: usize = 16;
 
@@ -160,6 +163,59 @@ fn spared() -> Outcome {
     stranger.next().during("its content")?;
     stranger.go()?;
     stranger.finish()?;
+    finish(hog)
+}
+
+/// Memory within a limit gives way down to `gmem.low`, and comes back when it is used and the GPU
+/// has room. Half a root beyond what is kept is no reason to take one.
+fn kept() -> Outcome {
+    let session = session()?;
+    let before = current(&me())?;
+    set(&me(), LIMIT, &(before + 24 * ROOT as u64).to_string())?;
+    set(&me(), LOW, &(before + 15 * ROOT as u64 / 2).to_string())?;
+    let range = Range::new(&session, START, 16 * ROOT)?;
+    range.write(1);
+    range.migrate(&session)?;
+    same("at first", shown(&me())?, 16 * ROOT)?;
+    let (_group, hog) = filled()?;
+    same("kept", shown(&me())?, 8 * ROOT)?;
+    same("pressure", events(&me(), "pressure")?, 0)?;
+    same("for a limit", events(&me(), "evicted")?, 0)?;
+    finish(hog)?;
+    range.migrate(&session)?;
+    same("again", shown(&me())?, 16 * ROOT)?;
+    range.check(1)
+}
+
+/// A group without a limit keeps its `gmem.low` as a whole, also when a member that had a part of
+/// it dies.
+fn kept_of_a_group() -> Outcome {
+    let kept = Group::new("kept")?;
+    let members = [stranger()?, stranger()?];
+    for member in &members {
+        kept.add(member.pid())?;
+    }
+    let low = current("kept")? + 24 * ROOT as u64;
+    set("kept", LOW, &low.to_string())?;
+    let [mut dies, mut stays] = members;
+    dies.next().during("a migration")?;
+    stays.next().during("another")?;
+    same("at first", shown("kept")?, 32 * ROOT)?;
+    let (_group, hog) = filled()?;
+    same("kept", shown("kept")?, 24 * ROOT)?;
+    dies.kill();
+    let left = || shown("kept");
+    eventually("without the dead", &true, || Ok(left()? < 24 * ROOT))?;
+    let had = left()?;
+    let mut other = stranger()?;
+    other.next().during("a stranger")?;
+    same("kept by who stays", left()?, had)?;
+    same("pressure", events("kept", "pressure")?, 0)?;
+    for mut child in [stays, other] {
+        child.next().during("its content")?;
+        child.go()?;
+        child.finish()?;
+    }
     finish(hog)
 }
 
