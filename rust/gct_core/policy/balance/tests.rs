@@ -188,6 +188,23 @@ proptest! {
         }
     }
 
+    /// Checks that no memory is left over while an elastic owner may have more, however many owners
+    /// there are. Each target is rounded down.
+    #[test]
+    fn memory_is_left_over_for_nobody(
+        claims in prop::collection::vec(any_claim(), 1..200), memory in 1..6_000u64,
+    ) {
+        let memory = Bytes(memory * GIB);
+        let of = |claim: &Claim| target(memory, claims.iter().copied(), claim).get();
+        let had: u64 = claims.iter().map(of).sum();
+        let room = (memory - memory / SPARE_PART).get();
+        let may_have_more = |claim: &&Claim| of(claim) + 1 < claim.steps()[3].get();
+        if let Some(short) = claims.iter().find(may_have_more) {
+            // CAST: at most 200.
+            prop_assert!(had + claims.len() as u64 >= room, "{had} of {room}: {short:?}");
+        }
+    }
+
     /// Checks that more memory of a firm owner never leaves an elastic one more.
     #[test]
     fn a_firm_owner_that_grows_takes(
