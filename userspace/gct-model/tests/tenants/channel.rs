@@ -24,6 +24,9 @@ const QMD_COUNT: u32 = 2 * ENTRIES;
 /// Words of all of it.
 pub(crate) const WORDS: usize = QMDS + QMD_COUNT as usize * QMD_WORDS;
 
+/// The group of launches as programs write them, on streams of the highest priority.
+pub(crate) const UNPLACED: u32 = 8;
+
 /// A kernel: what the blocks of a launch run, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kernel {
@@ -78,7 +81,9 @@ impl Channel {
         let qmd_at = QMDS + (number % QMD_COUNT) as usize * QMD_WORDS;
         let mut qmd = Qmd::grid(kernel.program, [kernel.blocks, 1, 1]);
         let release = u32::try_from(Ram::va(RELEASE)).expect("a low address");
-        qmd.put(V04_00.threads[0], 1024).release(0, release, number);
+        qmd.put(V04_00.threads[0], 1024)
+            .put(V04_00.group, UNPLACED)
+            .release(0, release, number);
         let mut segment = Segment::default();
         segment.launch(Ram::va(qmd_at), &qmd, COPY);
         assert!(segment.0.len() <= SEGMENT_WORDS);

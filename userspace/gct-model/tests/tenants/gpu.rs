@@ -141,10 +141,14 @@ impl Gpu {
     /// Drops all that a tenant has: its channels were torn down.
     pub(crate) fn kill(&mut self, tenant: usize) {
         self.grids.retain(|_, grid| grid.tenant != tenant);
+        let runs = self.contexts.front() == Some(&tenant);
         self.contexts.retain(|context| *context != tenant);
         self.saved.remove(&tenant);
         for wave in &mut self.on {
             *wave = wave.filter(|wave| wave.tenant != tenant);
+        }
+        if runs {
+            self.begin_context(self.accounted);
         }
     }
 
@@ -235,9 +239,9 @@ impl Gpu {
 
     /// Changes to the next context where the present one has no grid or its slice is over.
     fn change_context(&mut self, now: u64) {
-        let Sharing::Turns { slice, switch } = self.sharing else {
+        if self.sharing == Sharing::Beside {
             return;
-        };
+        }
         let Some(current) = self.contexts.front().copied() else {
             return;
         };
@@ -257,7 +261,13 @@ impl Gpu {
             self.saved.insert(current, waves);
             self.contexts.push_back(current);
         }
-        let Some(next) = self.contexts.front() else {
+        self.begin_context(now);
+    }
+
+    /// Begins the turn of the first context, with what of it was switched out.
+    fn begin_context(&mut self, now: u64) {
+        let (Sharing::Turns { slice, switch }, Some(next)) = (self.sharing, self.contexts.front())
+        else {
             return;
         };
         self.switching = now + switch;

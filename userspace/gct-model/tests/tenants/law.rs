@@ -34,6 +34,9 @@
 //! A launch of a tenant with a slip has any number of the TPCs that it may use, but as many as hold
 //! it at once if those that are due do.
 //!
+//! Side by side, a piece on TPCs of its own comes first of those that wait on the GPU, and one that
+//! has borrowed any last. Of all others the earliest ranks come first, and the latest last.
+//!
 //! Every other piece has a mask within allowed(T), without forbidden(T), and with all of due(T).
 //! A tenant that holds work, has none in flight, and may use a TPC of due(T), publishes in this
 //! very round, unless its own limits or another's turn are in the way. Another has a turn only if a
@@ -41,6 +44,7 @@
 //! and the other has work or had some until just now. No slack is needed: the only delays are the
 //! rounds themselves.
 
+use super::channel::UNPLACED;
 use super::gpu::TPC_BLOCKS;
 use gct_core::lane::standing::Standing;
 use gct_core::mask::TpcMask;
@@ -60,7 +64,24 @@ pub(crate) struct Piece {
     slips: bool,
     /// The TPCs that hold a single launch, while the tenant is pressed.
     single: Option<u64>,
+    /// What orders it among pieces that wait on the GPU; `None` where nothing does.
+    order: Option<Order>,
 }
+
+/// What orders a piece among those of others that wait on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Order {
+    /// The TPCs that are reserved for its owner, and for others.
+    own: u64,
+    others: u64,
+    /// Whether anybody is of an earlier or a later rank.
+    yields: bool,
+    leads: bool,
+}
+
+/// The groups of pieces that come first, between, and last: where the launches of programs have
+/// the first group of each.
+const GROUPS: [u32; 3] = [2, 40, 58];
 
 impl Piece {
     /// Returns whether a launch of so many blocks may have these TPCs.
@@ -81,6 +102,28 @@ impl Piece {
         match self.slips {
             true => fits(tpcs) || !fits(self.due),
             false => self.due & !tpcs == 0,
+        }
+    }
+
+    /// Returns whether a piece on these TPCs has its place among those that wait on the GPU. One
+    /// that has a size may have that of all TPCs that are due.
+    pub(crate) fn is_placed(&self, tpcs: u64, group: u32) -> bool {
+        self.place_of(tpcs) == group || (self.slips && self.place_of(self.due) == group)
+    }
+
+    fn place_of(&self, tpcs: u64) -> u32 {
+        let [first, middle, last] = GROUPS;
+        match self.order {
+            None => UNPLACED,
+            Some(order) if tpcs & !order.own == 0 => first,
+            Some(order) if tpcs & order.others & !order.own != 0 => last,
+            Some(order) => match (order.yields, order.leads) {
+                (false, true) => first,
+                (true, false) => last,
+                (true, true) => middle,
+                (false, false) if order.own | order.others != 0 => middle,
+                (false, false) => UNPLACED,
+            },
         }
     }
 
@@ -231,7 +274,8 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
     };
     let mine = &all[me];
     let (mut forbidden, mut due, mut single) = (0, mine.allowed(), mine.written);
-    for other in all.iter().filter(|other| other.seated) {
+    let mut order = None;
+    for (at, other) in (0..).zip(all).filter(|(_, other)| other.seated) {
         let is_sibling = other.owner == mine.owner;
         // Their ranks differ until each has looked.
         if is_sibling && other.standing.rank == mine.standing.rank {
@@ -241,6 +285,12 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
             true => (0, other.allowed()),
             false => (tpcs(&other.standing.own), other.allowed()),
         };
+        if at != me && !by_turns {
+            let order: &mut Order = order.get_or_insert_default();
+            order.yields |= other.rank() < mine.rank();
+            order.leads |= other.rank() > mine.rank();
+            order.others |= own;
+        }
         single &= !own;
         if other.rank_with_allowance() < mine.rank_with_allowance() {
             single &= !allowed;
@@ -271,6 +321,10 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         due: due | mine.own(),
         slips: mine.slips,
         single: mine.pressed.then_some(single | mine.own()),
+        order: order.map(|order| Order {
+            own: mine.own(),
+            ..order
+        }),
     }
 }
 

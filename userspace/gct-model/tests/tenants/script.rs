@@ -74,6 +74,11 @@ impl Program {
         }
     }
 
+    /// Ends it: it launches nothing more.
+    pub(crate) fn finish(&mut self) {
+        (self.pattern, self.queued, self.copy_ns) = (Pattern::Always(0), 0, 0);
+    }
+
     /// Makes it a program whose requests begin with copies of so long.
     pub(crate) fn copies(self, copy_ns: u64) -> Self {
         Self { copy_ns, ..self }

@@ -245,6 +245,32 @@ impl World {
         }
     }
 
+    /// Has programs launch nothing more, and nobody be frozen or stopped. Returns those whose work
+    /// has not ended after `most`, though there are TPCs that they may use.
+    pub(crate) fn finish(&mut self, most: u64) -> Vec<usize> {
+        self.script.clear();
+        for group in 0..self.groups.len() {
+            self.act(Action::Write(group, File::ComputeFreeze, "0".into()));
+        }
+        for at in 0..self.processes.len() {
+            self.act(Action::Continue(at));
+            self.processes[at].program.finish();
+        }
+        let end = self.now + most;
+        let unfinished = |world: &Self| -> Vec<usize> {
+            let all = (0..).zip(&world.processes);
+            all.filter(|(_, process)| process.life != Life::Dead && process.tenant.has_work())
+                .map(|(at, _)| at)
+                .collect()
+        };
+        while !unfinished(self).is_empty() && self.now < end {
+            self.run_until(self.now + 1_000_000);
+        }
+        let mut left = unfinished(self);
+        left.retain(|at| law::piece(&self.facts, *at, self.by_turns, self.now).due != 0);
+        left
+    }
+
     /// Runs until `end`.
     pub(crate) fn run_until(&mut self, end: u64) {
         while let Some(next) = self.next_event().filter(|next| *next < end) {
@@ -550,6 +576,8 @@ impl World {
                 what()
             );
             assert!(tpcs & piece.forbidden == 0, "on TPCs of others: {}", what());
+            let placed = piece.is_placed(tpcs, grid.group);
+            assert!(placed, "at the place of group {}: {}", grid.group, what());
             let has_due = piece.has_due(tpcs, kernel.blocks.into());
             assert!(has_due, "TPCs are left: {}", what());
             self.gpu
