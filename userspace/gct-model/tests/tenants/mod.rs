@@ -16,4 +16,5 @@ pub(crate) mod script;
 mod sizing;
 pub(crate) mod tenant;
 pub(crate) mod tree;
+mod whole;
 pub(crate) mod world;
