@@ -65,9 +65,7 @@ pub(crate) fn is_refused<T>(outcome: Result<T, Error>) -> Result<bool, Stop> {
 fn with_room(room: u64) -> Result<(Session, u64), Stop> {
     let session = session(0)?;
     session.group(ENGINE)?;
-    eventually("directory", &true, || {
-        Ok(tree::at(&path(&me(), LIMIT)?).exists())
-    })?;
+    expect(&me(), 0, Some((1, 0)))?;
     let limit = current(&me())? + room;
     set(&me(), LIMIT, &limit.to_string())?;
     Ok((session, limit))
