@@ -40,6 +40,7 @@ pub mod poll_backoff;
 pub mod precedence;
 pub mod predict;
 pub mod prefetch;
+pub mod repeats;
 pub mod scale;
 pub mod share;
 pub mod shortest;

@@ -9,42 +9,19 @@
 //! step    the launches that repeat: number - anchor, modulo the period, says which one it is
 //! ```
 //!
-//! A step that differs now and then, as one that prints a loss, finds its place again by the last
-//! launches. When too many differ, the step is forgotten, and looked for anew.
+//! [`repeats`] decides when a step is looked for, and forgotten.
 
 use super::Memory;
 use core::ops::Range;
 use gct_core::policy::placement::Move;
-use gct_core::policy::prefetch::{self, Next, Use, PERIOD_MAX};
+use gct_core::policy::prefetch::{self, Next, Use};
+use gct_core::policy::repeats::{self, Doubt, Price, KNOWN, LOG_MAX};
 use gct_core::units::{Bytes, Ns};
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The launches that are kept: twice the longest period.
-const LOG_MAX: usize = 2 * PERIOD_MAX;
-/// Launches between two searches for a step, at least.
-const SEARCH_MIN: usize = 64;
-/// What an unexpected launch counts; an expected one takes away 1. So a fifth may be unexpected.
-const UNEXPECTED: usize = 4;
-/// Count beyond a period at which the step is forgotten.
-const PATIENCE: usize = 64;
 /// The most pieces of a launch that are kept.
 const PIECES_MAX: usize = 256;
-/// Launches by which a place is found again.
-const KNOWN: usize = 3;
-/// The most launches between two marks of the GPU that say how long each takes.
-const APART_MAX: u64 = 4;
-/// Launches between two marks while all that the step uses is on the GPU.
-const SELDOM: u64 = 16;
-/// Time of an exchange before one was made.
-const PRICE: Ns = Ns(2_000_000);
-/// Share of a new sample in it, as a divisor.
-const PRICE_DECAY: u64 = 16;
-/// Time without a launch after which rates decide again.
-const LATELY: Ns = Ns(2_000_000_000);
-/// Time for which nothing moves before launches after memory that cannot move has got room.
-const REST: Ns = Ns(2_000_000_000);
-
 /// A launch: its name, and the addresses of the pieces into which its arguments point.
 #[derive(Clone, Debug)]
 struct Launch {
@@ -63,7 +40,7 @@ struct Step {
     uses: Vec<Use>,
     /// The number of a launch that was the first of the step.
     anchor: u64,
-    unexpected: usize,
+    doubt: Doubt,
     /// The allocations whose pieces the uses name.
     layout: u64,
 }
@@ -81,15 +58,8 @@ impl Step {
     }
 
     /// Finds the place again at which the last launches were.
-    fn find(&mut self, number: u64, last: impl Iterator<Item = u64> + Clone) {
-        let period = self.names.len();
-        let expected = self.index(number);
-        let matches = |at: usize| {
-            let step = (0..KNOWN).map(|back| self.names[(at + period - back % period) % period]);
-            step.eq(last.clone())
-        };
-        let mut places = (0..period).map(|ahead| (expected + ahead) % period);
-        if let Some(place) = places.find(|place| matches(*place)) {
+    fn find(&mut self, number: u64, last: &[u64]) {
+        if let Some(place) = repeats::place(&self.names, self.index(number), last) {
             // CAST: widening.
             self.anchor = number.wrapping_sub(place as u64);
         }
@@ -97,33 +67,18 @@ impl Step {
 }
 
 /// What the program repeats.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ahead {
     log: VecDeque<Launch>,
     /// The number of the next launch, and the one after which a step is looked for again.
     number: u64,
     search: u64,
     step: Option<Step>,
-    price: Ns,
+    price: Price,
     rests_until: Ns,
     /// When a launch asked last what it should wait for.
     asked: Ns,
     next: Vec<Next>,
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        Self {
-            log: VecDeque::new(),
-            number: 0,
-            search: 0,
-            step: None,
-            price: PRICE,
-            rests_until: Ns(0),
-            asked: Ns(0),
-            next: Vec::new(),
-        }
-    }
 }
 
 impl Ahead {
@@ -137,14 +92,13 @@ impl Ahead {
         }
         self.log.push_back(Launch { name, pieces });
         if let Some(step) = &mut self.step {
-            if step.names[step.index(self.number)] == name {
-                step.unexpected = step.unexpected.saturating_sub(1);
-            } else {
-                step.unexpected += UNEXPECTED;
+            let is_expected = step.names[step.index(self.number)] == name;
+            step.doubt = step.doubt.after(is_expected);
+            if !is_expected {
                 let last = self.log.iter().rev().take(KNOWN).map(|launch| launch.name);
-                step.find(self.number, last);
+                step.find(self.number, &last.collect::<Vec<_>>());
             }
-            if step.unexpected > step.names.len() + PATIENCE {
+            if step.doubt.is_lost(step.names.len()) {
                 self.step = None;
             }
         }
@@ -157,8 +111,7 @@ impl Ahead {
             return None;
         }
         let names: Vec<u64> = self.log.iter().map(|launch| launch.name).collect();
-        // CAST: widening.
-        self.search = self.number + (names.len() / 4).max(SEARCH_MIN) as u64;
+        self.search = self.number + repeats::search_after(names.len());
         prefetch::period(&names, &mut vec![0; names.len()])
     }
 
@@ -197,11 +150,10 @@ impl Memory {
     pub(crate) fn reached(&mut self, launches: Range<u64>, moves: u64, took: Ns) {
         let apart = launches.end.saturating_sub(launches.start);
         if moves > 0 && apart == 0 {
-            let price = self.ahead.price;
-            self.ahead.price = price - price / PRICE_DECAY + took / moves / PRICE_DECAY;
+            self.ahead.price = self.ahead.price.after(moves, took);
         }
         let step = self.ahead.step.as_mut();
-        let Some(step) = step.filter(|_| moves == 0 && apart <= APART_MAX) else {
+        let Some(step) = step.filter(|_| moves == 0 && repeats::tells(apart)) else {
             return;
         };
         for launch in launches {
@@ -266,15 +218,14 @@ impl Memory {
 
     /// Returns whether the program repeats a step, and launches could wait for moves lately.
     pub(crate) fn is_followed(&self, now: Ns) -> bool {
-        self.ahead.step.is_some() && now - self.ahead.asked <= LATELY
+        self.ahead.step.is_some() && repeats::is_recent(self.ahead.asked, now)
     }
 
     /// Returns the launches between two marks that are of use.
     pub(crate) fn marks_every(&self) -> u64 {
-        match (&self.ahead.step, self.has_remote_ahead()) {
-            (None, _) => 0,
-            (Some(_), true) => 1,
-            (Some(_), false) => SELDOM,
+        match &self.ahead.step {
+            None => 0,
+            Some(_) => repeats::marks_every(self.has_remote_ahead()),
         }
     }
 
@@ -316,7 +267,7 @@ impl Memory {
         let free = super::minus(self.room, self.charged);
         // Room that has just become free may be wanted again.
         let device = Bytes(free.device).min(self.free.steady());
-        let times = (self.ahead.price, now);
+        let times = (self.ahead.price.get(), now);
         prefetch::before(
             launch,
             &self.pieces,
@@ -339,9 +290,8 @@ impl Memory {
         }
     }
 
-    /// Moves nothing before launches for a while: the driver has refused it, or there is room for
-    /// memory that cannot move.
+    /// Moves nothing before launches for a while.
     pub(crate) fn rest(&mut self, now: Ns) {
-        self.ahead.rests_until = now + REST;
+        self.ahead.rests_until = repeats::rests_until(now);
     }
 }
