@@ -18,6 +18,7 @@
 //! | [`precedence`] | whose waiting launches the GPU starts first |
 //! | [`predict`] | how long a launch will take |
 //! | [`prefetch`] | what moves ahead of the launches that use it |
+//! | [`repeats`] | whether a program still repeats a step, and when that is looked at |
 //! | [`scale`] | how many TPCs a launch needs to stay within a slip |
 //! | [`share`] | whose turn it is, by weight and duty cycle |
 //! | [`shortest`] | whose time slices are short, so that shorter requests wait less |

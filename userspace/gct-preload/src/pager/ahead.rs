@@ -22,6 +22,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The most pieces of a launch that are kept.
 const PIECES_MAX: usize = 256;
+
 /// A launch: its name, and the addresses of the pieces into which its arguments point.
 #[derive(Clone, Debug)]
 struct Launch {
@@ -149,7 +150,7 @@ impl Memory {
     /// Learns that some launches and moves before them, or between them, took so long.
     pub(crate) fn reached(&mut self, launches: Range<u64>, moves: u64, took: Ns) {
         let apart = launches.end.saturating_sub(launches.start);
-        if moves > 0 && apart == 0 {
+        if apart == 0 {
             self.ahead.price = self.ahead.price.after(moves, took);
         }
         let step = self.ahead.step.as_mut();
