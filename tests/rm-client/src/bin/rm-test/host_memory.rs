@@ -313,7 +313,7 @@ fn failing_evictions() -> Outcome {
     let odd = |(at, range)| (at % 2 == 1).then_some(range);
     let kept: Vec<Range> = small.into_iter().enumerate().filter_map(odd).collect();
     let (large, short) = (ranges(512, 1, ROOT)?, ranges(1024, 30, SMALL / 2)?);
-    // Who starts a thread waits until the migration ends, and others wait for him.
+    // A migration holds the mm's lock, which starting a thread needs. So all threads start first.
     let started = Barrier::new(THREADS);
     in_threads(THREADS, |thread| {
         started.wait();
