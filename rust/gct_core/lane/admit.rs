@@ -18,7 +18,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub fn admits<V: Copy + 'static>(
         &mut self,
         queue: &InFlightQueue<S, V>,
-        stream: &Stream<S>,
+        stream: &Stream<S, V>,
         next: &Next<V>,
         now: Ns,
     ) -> Admission {
@@ -103,7 +103,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     fn drains<V>(
         &mut self,
         in_flight: &InFlight,
-        stream: &Stream<S>,
+        stream: &Stream<S, V>,
         next: &Next<V>,
         now: Ns,
     ) -> bool {
@@ -122,7 +122,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// the entry, its submission, and whether it is the last.
     pub fn release<W: Words>(
         &mut self,
-        stream: &mut Stream<S>,
+        stream: &mut Stream<S, W::View>,
         next: &mut Next<W::View>,
         round: &mut Round<'_, S, W>,
     ) -> (u64, Option<Submission<W::View>>, bool) {
@@ -140,7 +140,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 let tpcs = self.tpcs();
                 let mut submission = submission.map(|submission| Submission { tpcs, ..submission });
                 let kept = self.sizes().then(|| self.counters.kept_total());
-                let sealed = seal.and_then(|seal| self.seal(&seal, stream, round));
+                let sealed = seal
+                    .as_ref()
+                    .and_then(|seal| self.seal(seal, stream, round));
                 // A segment without a launch uses no TPC.
                 if let Some(kept) = kept.filter(|_| seal.is_some()) {
                     let bound = self.counters.kept_total() == kept;

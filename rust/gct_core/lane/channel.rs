@@ -32,7 +32,7 @@ pub struct Lane<S: Storage, V: 'static> {
     held: u64,
     /// Whether an entry was refused. Nothing is published any more.
     refused: bool,
-    pub(super) stream: Stream<S>,
+    pub(super) stream: Stream<S, V>,
 }
 
 impl<S: Storage, V: Copy + 'static> Lane<S, V> {
@@ -42,7 +42,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         entries: u32,
         ring: RealRing<S::Slots<u32>>,
         in_flight: InFlightQueue<S, V>,
-        stream: Stream<S>,
+        stream: Stream<S, V>,
     ) -> Self {
         Self {
             token: None,
@@ -376,7 +376,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             Next::Transfers(transfers) => transfers.base,
         };
         let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
-        let ends = waiting.ends();
+        let replays = waiting.replays();
         if governor.take_refused() {
             self.refuse(governor);
             return false;
@@ -394,11 +394,11 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         }
         self.real.push(rings, word, tenant_next);
         if let Some(submission) = submission {
-            let fences =
-                core::iter::once(submission.fence).chain(ends.into_iter().flatten().flatten());
-            for fence in fences {
+            self.in_flight.published(submission, late, round.now);
+            let ends = self.stream.replay.ends.iter().flatten();
+            for fence in ends.filter(|_| replays) {
                 let submission = Submission {
-                    fence,
+                    fence: *fence,
                     ..submission
                 };
                 self.in_flight.published(submission, late, round.now);

@@ -233,11 +233,11 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         now: Ns,
         mut ended: impl FnMut(&Submission<V>, End),
     ) {
-        while let Some(first) = self.submissions.get(0).copied() {
-            if !first.submission.fence.is_reached(words) {
+        let is_reached = |first: &Tracked<V>| first.submission.fence.is_reached(words);
+        while self.submissions.get(0).is_some_and(is_reached) {
+            let Some(first) = self.submissions.pop() else {
                 break;
-            }
-            self.submissions.pop();
+            };
             let Submission {
                 predicted, tpcs, ..
             } = first.submission;

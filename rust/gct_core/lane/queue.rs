@@ -68,25 +68,23 @@ impl<T: Copy, S: DerefMut<Target = [Option<T>]>> Queue<S> {
         })
     }
 
-    /// Removes the first element.
-    pub(crate) fn pop(&mut self) {
-        if self.len > 0 {
-            self.first = self.place(1);
-            self.len = (Wrapping(self.len) - Wrapping(1)).0;
-        }
+    /// Removes the first element and returns it.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let first = self.get(0).copied()?;
+        self.first = self.place(1);
+        self.len = (Wrapping(self.len) - Wrapping(1)).0;
+        Some(first)
     }
 
     /// Keeps the elements for which `keep` holds, in their order.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         let mut kept = Wrapping(0);
         for at in 0..self.len {
-            let Some(element) = self.get(at).copied() else {
-                continue;
-            };
-            if !keep(&element) {
+            if !self.get(at).is_some_and(&mut keep) {
                 continue;
             }
-            if let Some(slot) = self.get_mut(kept.0) {
+            let moved = self.get(at).copied().filter(|_| kept.0 != at);
+            if let (Some(element), Some(slot)) = (moved, self.get_mut(kept.0)) {
                 *slot = element;
             }
             kept += 1;
@@ -135,8 +133,7 @@ mod tests {
                         }
                     }
                     Step::Pop => {
-                        queue.pop();
-                        model.pop_front();
+                        prop_assert_eq!(queue.pop(), model.pop_front());
                     }
                     Step::Drop(bit) => {
                         let keep = |element: &u8| element >> (bit & 7) & 1 == 0;

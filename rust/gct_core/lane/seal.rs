@@ -30,7 +30,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn seal<W: Words>(
         &mut self,
         seal: &Seal<W::View>,
-        stream: &mut Stream<S>,
+        stream: &mut Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
         if self.mask.is_none() && !seal.stores && !seal.replays {
@@ -97,7 +97,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether a replay's nodes hold masks other than the present one, so that it will
     /// write them.
-    pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S>) -> bool {
+    pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S, V>) -> bool {
         let found = stream.found.get(..seal.found).unwrap_or_default();
         let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
@@ -137,10 +137,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         &mut self,
         seal: &Seal<W::View>,
         found: &[QmdCall],
-        stream: &Stream<S>,
+        stream: &Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
-        let (segment, fence) = (seal.segment, seal.release);
+        let (segment, fence) = (seal.segment, stream.replay.release);
         let scratch = round.scratch.as_deref_mut();
         let reachable = fence.is_some() && stream.fetch.base() == 0;
         let copies = round.copies.as_deref_mut();

@@ -183,7 +183,7 @@ impl<V: Copy + 'static> Transfers<V> {
     }
 
     /// Returns how long the next entry is predicted to take; 0 if that is unknown.
-    pub(super) fn predicted<S: Storage>(&self, stream: &Stream<S>, target: Ns) -> Ns {
+    pub(super) fn predicted<S: Storage>(&self, stream: &Stream<S, V>, target: Ns) -> Ns {
         match &self.cut {
             None => self.submission.map_or(Ns(0), |whole| whole.predicted),
             Some(cut) => match cut.next(&stream.tracker) {
@@ -196,7 +196,7 @@ impl<V: Copy + 'static> Transfers<V> {
     /// Releases the next entry. Returns it, its submission, and whether it is the last.
     pub(super) fn release<S: Storage>(
         &mut self,
-        stream: &Stream<S>,
+        stream: &Stream<S, V>,
         target: Ns,
         memory: &impl Words<View = V>,
     ) -> (u64, Option<Submission<V>>, bool) {
@@ -231,7 +231,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn transfers<W: Words>(
         &mut self,
         (entry, base, segment): (u64, Option<u32>, Segment),
-        stream: &Stream<S>,
+        stream: &Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Option<Next<W::View>> {
         let bytes = stream.tracker.transfer_bytes();
@@ -262,7 +262,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     fn cut<W: Words>(
         &mut self,
         segment: Segment,
-        stream: &Stream<S>,
+        stream: &Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Option<Cut<W::View>> {
         let low = stream.fetch.base() == 0 || round.copies.is_some();

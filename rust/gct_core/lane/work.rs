@@ -81,7 +81,7 @@ pub struct Round<'a, S: Storage, W: Words> {
 }
 
 /// The state of one channel's command stream.
-pub struct Stream<S: Storage> {
+pub struct Stream<S: Storage, V> {
     pub(super) fetch: Fetch,
     pub(super) tracker: Tracker,
     pub(super) room: AtomRoom<S>,
@@ -91,9 +91,28 @@ pub struct Stream<S: Storage> {
     pub(super) path: Path,
     /// The rate at which the channel copies.
     pub(super) rate: Rate,
+    /// What shows the end of the replay that was processed last.
+    pub(super) replay: Replay<V>,
 }
 
-impl<S: Storage> Stream<S> {
+/// What shows the end of a replay, beside the condition of its submission.
+pub(super) struct Replay<V> {
+    /// The condition under which the segment has been read.
+    pub(super) release: Option<Fence<V>>,
+    /// Further conditions of its end.
+    pub(super) ends: [Option<Fence<V>>; ENDS_MAX],
+}
+
+impl<V> Default for Replay<V> {
+    fn default() -> Self {
+        Self {
+            release: None,
+            ends: [const { None }; ENDS_MAX],
+        }
+    }
+}
+
+impl<S: Storage, V> Stream<S, V> {
     /// Creates the state of an unread stream of a channel of `class`. `found` has [`LAUNCHES_MAX`]
     /// slots, or fewer to process fewer launches of a segment.
     pub fn new(class: u16, room: AtomRoom<S>, found: S::Slots<QmdCall>) -> Self {
@@ -104,6 +123,7 @@ impl<S: Storage> Stream<S> {
             found,
             path: Path::default(),
             rate: Rate::default(),
+            replay: Replay::default(),
         }
     }
 }
@@ -141,14 +161,9 @@ impl<V: Copy> Next<V> {
         }
     }
 
-    /// Returns the further conditions of its end, beside that of its submission.
-    pub(super) fn ends(&self) -> Option<[Option<Fence<V>>; ENDS_MAX]> {
-        match self {
-            Self::Whole {
-                seal: Some(seal), ..
-            } => seal.replays.then_some(seal.ends),
-            _ => None,
-        }
+    /// Returns whether it replays a graph.
+    pub(super) fn replays(&self) -> bool {
+        matches!(self, Self::Whole { seal: Some(seal), .. } if seal.replays)
     }
 }
 
@@ -191,8 +206,4 @@ pub struct Seal<V> {
     pub(super) stores: bool,
     /// Whether it replays one.
     pub(super) replays: bool,
-    /// The condition under which the segment has been read.
-    pub(super) release: Option<Fence<V>>,
-    /// Further conditions of its end, beside that of its submission.
-    pub(super) ends: [Option<Fence<V>>; ENDS_MAX],
 }
