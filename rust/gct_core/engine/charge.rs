@@ -243,6 +243,7 @@ impl State<'_> {
             allowed: settings.allowed(&topology),
             // An owner always lends. `tpc.steal` of the borrower decides whether it borrows.
             lends: true,
+            confined: !settings.tpc_steal,
             rank: settings.rank(),
             weight: self.share(proc, gpu).weight(),
         }

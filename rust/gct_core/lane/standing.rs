@@ -21,6 +21,8 @@ pub struct Standing {
     pub allowed: TpcMask,
     /// Whether others may borrow the reserved TPCs while it is idle.
     pub lends: bool,
+    /// Whether it may not use TPCs that others lend.
+    pub confined: bool,
     /// Its rank.
     pub rank: Rank,
     /// Its weight; `None` if nobody wrote one.
@@ -66,6 +68,7 @@ impl Standing {
             own: self.own,
             allowed: self.allowed,
             lends: self.lends,
+            confined: self.confined,
             rank: self.rank,
             busy: signs.is_busy(now),
             idle: signs.idle(now),

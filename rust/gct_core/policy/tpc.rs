@@ -14,9 +14,10 @@
 //! granted  = allowed
 //! for each neighbour:
 //!     if not lent to the tenant:           granted -= the neighbour's own
-//!     if present and of an earlier rank:   granted -= what the neighbour is allowed
+//!     if present and of an earlier rank:   granted -= what is usable by the neighbour
 //!     (side by side, less its ebb of these, if it lends that: policy::tide)
 //! granted += own
+//! usable   = allowed, less what is reserved for others if it may not steal
 //! present  = busy, or idle for less than
 //!            side by side: clamp(time, PAUSE_MIN, PRESENT_MAX)
 //!            by turns:     max(clamp(time, PAUSE_MIN, PRESENT_MAX), SWITCHES)
@@ -99,6 +100,8 @@ pub struct Neighbour {
     pub allowed: TpcMask,
     /// Whether it lends its reserved TPCs while it is idle.
     pub lends: bool,
+    /// Whether it may not use TPCs that others lend.
+    pub confined: bool,
     /// Its rank.
     pub rank: Rank,
     /// Whether it has work that has not ended.
@@ -117,6 +120,7 @@ impl Neighbour {
         own: TpcMask::EMPTY,
         allowed: TpcMask::EMPTY,
         lends: true,
+        confined: false,
         rank: Rank::LAST,
         busy: false,
         idle: Ns::MAX,
@@ -134,6 +138,15 @@ impl Neighbour {
         let wait = time.clamp(PAUSE_MIN, PRESENT_MAX);
         let wait = if by_turns { wait.max(SWITCHES) } else { wait };
         self.busy || self.idle < wait
+    }
+
+    /// Returns the TPCs that it may use once all others are away. `reserved` are those of all
+    /// owners.
+    fn usable(&self, reserved: &TpcMask) -> TpcMask {
+        match self.confined {
+            true => self.allowed.without(&reserved.without(&self.own)),
+            false => self.allowed,
+        }
     }
 
     /// Returns whether its reserved TPCs can be lent for `time`.
@@ -182,10 +195,22 @@ pub fn grant_at_once(
     }
 }
 
+/// Returns the TPCs that are reserved for any neighbour. Empty if that decides nothing: each
+/// neighbour of an earlier rank may steal.
+fn reserved_beside(tenant: &Tenant, neighbours: &[Neighbour]) -> TpcMask {
+    let matters = |neighbour: &Neighbour| neighbour.confined && neighbour.rank < tenant.rank;
+    if !neighbours.iter().any(matters) {
+        return TpcMask::EMPTY;
+    }
+    let own = neighbours.iter().map(|neighbour| neighbour.own);
+    own.fold(TpcMask::EMPTY, |all, own| all.or(&own))
+}
+
 /// Returns the grant with what neighbours lend while they work, or without it.
 fn grant_beside(tenant: &Tenant, time: Ns, neighbours: &[Neighbour], ebb: bool) -> TpcMask {
     let own = tenant.own.and(&tenant.allowed);
     let mut granted = tenant.allowed;
+    let reserved = reserved_beside(tenant, neighbours);
     for neighbour in neighbours {
         let lends = tenant.steal && neighbour.lends;
         let kept = |tpcs: &TpcMask| match lends && ebb && time <= tide::HOLD_MAX {
@@ -196,7 +221,7 @@ fn grant_beside(tenant: &Tenant, time: Ns, neighbours: &[Neighbour], ebb: bool) 
             granted = granted.without(&kept(&neighbour.own));
         }
         if neighbour.rank < tenant.rank && neighbour.is_present_for(time, tenant.by_turns) {
-            granted = granted.without(&kept(&neighbour.allowed));
+            granted = granted.without(&kept(&neighbour.usable(&reserved)));
         }
     }
     granted.or(&own)

@@ -225,6 +225,7 @@ fn standing(slot: &Slot) -> Standing {
         alone: TpcMask::from_words(slot.alone),
         allowed: TpcMask::from_words(slot.allowed),
         lends: slot.lends,
+        confined: slot.confined,
         rank: rank(slot),
         weight: slot.weight,
     }

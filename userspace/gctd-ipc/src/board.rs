@@ -47,6 +47,8 @@ pub struct Slot {
     pub allowed: MaskWords,
     /// Whether others may borrow the reserved TPCs while the process is idle.
     pub lends: bool,
+    /// Whether the process may not use TPCs that others lend (`tpc.steal`).
+    pub confined: bool,
     /// `compute.priority`; 0 is the highest.
     pub priority: u8,
     /// Whether the process has a quota of 0 and yields to all others.
@@ -59,6 +61,7 @@ impl Slot {
     fn words(&self) -> [u64; SLOT_WORDS] {
         let flags = u64::from(self.lends)
             | u64::from(self.best_effort) << 1
+            | u64::from(self.confined) << 2
             | u64::from(self.priority) << 8
             | u64::from(self.weight.map_or(0, Weight::get)) << 16;
         let head = [u64::from(self.user), u64::from(self.tenant), flags];
@@ -82,6 +85,7 @@ impl Slot {
             allowed: [i, j, k, l],
             lends: flags & 1 == 1,
             best_effort: flags >> 1 & 1 == 1,
+            confined: flags >> 2 & 1 == 1,
             // CAST: 8 bits of the flags.
             priority: (flags >> 8) as u8,
             // CAST: 16 bits of the flags.
@@ -348,6 +352,7 @@ mod tests {
             alone: [0, 2, 0, 4],
             allowed: [5, 6, 7, 8],
             lends: true,
+            confined: true,
             priority: 3,
             best_effort: true,
             weight: Some(Weight(10_000)),

@@ -432,6 +432,7 @@ fn write_board(
             alone: *standing.alone.words(),
             allowed: *standing.allowed.words(),
             lends: standing.lends,
+            confined: standing.confined,
             priority: standing.rank.priority.get(),
             best_effort: standing.rank.best_effort,
             weight: standing.weight,

@@ -36,6 +36,7 @@ fn standing(own: &str, priority: u8) -> Standing {
         alone: TpcMask::EMPTY,
         allowed: list("0-9"),
         lends: true,
+        confined: false,
         rank: Rank {
             best_effort: false,
             priority: Priority(priority),

@@ -22,6 +22,7 @@ fn neighbour(own: &str, busy: bool, idle: Ns) -> Neighbour {
         own: list(own),
         allowed: TpcMask::first(128),
         lends: true,
+        confined: false,
         rank: rank(8),
         busy,
         idle,
@@ -238,6 +239,29 @@ fn a_later_rank_waits_behind_a_request_for_as_long_as_it_could_delay_the_next() 
     assert!(yields(me.rank, &[equal, earlier]));
 }
 
+/// Checks that a neighbour of an earlier rank which may not use lent TPCs keeps nobody off them.
+#[test]
+fn who_may_not_steal_keeps_nobody_off_lent_tpcs() {
+    let me = tenant("0-7");
+    let service = |allowed: &str, own: &str| Neighbour {
+        allowed: list(allowed),
+        rank: rank(0),
+        confined: true,
+        ..neighbour(own, true, Ns(0))
+    };
+    let (away, here) = (neighbour("0-3", false, LATE), neighbour("0-3", true, Ns(0)));
+    let granted = |service, owner| grant(&me, Ns(1), &[service, owner]);
+    assert_eq!(granted(service("0-7", ""), away), list("0-3"));
+    assert_eq!(granted(service("0-7", "4-5"), away), list("0-3"));
+    assert_eq!(granted(service("0-3", ""), away), list("0-7"));
+    assert!(granted(service("0-7", ""), here).is_empty());
+    let steals = Neighbour {
+        confined: false,
+        ..service("0-7", "")
+    };
+    assert!(granted(steals, away).is_empty());
+}
+
 #[test]
 fn best_effort_yields_to_everybody_with_work() {
     let least = Rank {
@@ -386,7 +410,8 @@ fn any_rank() -> impl Strategy<Value = Rank> {
 proptest! {
     /// Checks for any masks, quotas and holes: reservations are disjoint; no grant includes the
     /// TPCs of a present owner; each tenant gets its own; nobody runs where an earlier rank
-    /// with work may; granted TPCs exist.
+    /// with work may; granted TPCs exist. TPCs that no earlier rank may use even while all others
+    /// are away, and that no owner keeps, are granted.
     #[test]
     fn reservations_are_kept(
         tenants in prop::collection::vec(
@@ -410,7 +435,9 @@ proptest! {
             prop_assert_eq!(own.count(), free.min(u32::from(quota.unwrap_or(0))), "no quota is missed");
             reserved = reserved.or(&own);
             let arrivals = ArrivalStats::from_word(word);
-            let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), arrivals, reach: tide::ALL };
+            let neighbour = Neighbour {
+                own, allowed, lends, confined: !steal, rank, busy, idle: Ns(idle), arrivals, reach: tide::ALL,
+            };
             all.push((Tenant { allowed, own, steal, rank, by_turns }, neighbour));
         }
         for (number, (me, _)) in all.iter().enumerate() {
@@ -423,9 +450,27 @@ proptest! {
             for other in &others {
                 let kept = other.busy || !other.can_lend_for(Ns(time)) || !other.lends || !me.steal;
                 prop_assert!(!kept || granted.and(&other.own).is_empty());
-                let first = other.is_present_for(Ns(time), by_turns) && other.rank < me.rank;
-                prop_assert!(!first || granted.without(&me.own).and(&other.allowed).is_empty());
             }
+            let mut kept = TpcMask::EMPTY;
+            for (other, (earlier, neighbour)) in all.iter().enumerate().filter(|(at, _)| *at != number) {
+                if !(neighbour.is_present_for(Ns(time), by_turns) && earlier.rank < me.rank) {
+                    continue;
+                }
+                let away = |(_, (_, other)): (usize, &(_, Neighbour))| Neighbour {
+                    busy: false, idle: Ns::MAX, lends: true, ..*other
+                };
+                let away: Vec<_> = all.iter().enumerate().filter(|(at, _)| *at != other).map(away).collect();
+                let usable = grant(earlier, Ns(0), &away);
+                prop_assert!(granted.without(&me.own).and(&usable).is_empty(), "ranks are kept");
+                kept = kept.or(&usable);
+            }
+            for owner in &others {
+                if !(me.steal && owner.lends && owner.can_lend_for(Ns(time))) {
+                    kept = kept.or(&owner.own);
+                }
+            }
+            let free = me.allowed.without(&kept);
+            prop_assert!(free.without(&granted).is_empty(), "TPCs that nobody may use are for all");
             let first = |other: &Neighbour| {
                 other.is_present_for(Ns(time), by_turns) && other.rank < me.rank
             };

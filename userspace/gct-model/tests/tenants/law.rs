@@ -15,15 +15,18 @@
 //!   away for  has shown no work for that time, or no sign of life for BEAT_MAX
 //!
 //! ```text
+//! usable(T)    = allowed(T)
+//!              - TPCs reserved for another owner, if T may not steal
+//!              + own(T)
 //! forbidden(T) = TPCs reserved for another owner that claims, or for any if T may not steal
-//!              + TPCs allowed to a tenant of an earlier rank that claims, or did so LEAST ago
+//!              + TPCs usable by a tenant of an earlier rank that claims, or did so LEAST ago
 //!              - those of them, side by side, that are not below the reach that the other has
 //!                shown of its last pieces, if it lends and T may steal
 //!              - own(T)
 //! due(T)       = allowed(T)
 //!              - TPCs reserved for another owner, unless it is away for IDLE_TIMEOUT_MAX and T
 //!                may steal
-//!              - TPCs allowed to an earlier rank, unless it is away for MOST
+//!              - TPCs usable by an earlier rank, unless it is away for MOST
 //!              + own(T)
 //! ```
 //!
@@ -233,6 +236,14 @@ impl Facts {
         tpcs(&self.standing.allowed)
     }
 
+    /// Returns the TPCs that it may use once all others are away.
+    fn usable(&self, reserved: u64) -> u64 {
+        match self.standing.confined {
+            true => self.allowed() & !reserved | self.own(),
+            false => self.allowed(),
+        }
+    }
+
     /// Returns whether it takes turns with another, once there is a reason to.
     fn competes(&self, other: &Self) -> bool {
         let reserve = |facts: &Self| tpcs(&facts.standing.own) != 0;
@@ -273,6 +284,11 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         false => (PAUSE_MIN, PRESENT_MAX),
     };
     let mine = &all[me];
+    let seated = || all.iter().filter(|other| other.seated);
+    // Who has lost its seat, and does not know yet, may not be seen any more.
+    let reserved = seated().fold(0, |all, other| all | other.own());
+    let surely = seated().filter(|other| other.is_sure);
+    let surely = surely.fold(0, |all, other| all | other.own());
     let (mut forbidden, mut due, mut single) = (0, mine.allowed(), mine.written);
     let mut order = None;
     for (at, other) in (0..).zip(all).filter(|(_, other)| other.seated) {
@@ -281,9 +297,9 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         if is_sibling && other.standing.rank == mine.standing.rank {
             continue;
         }
-        let (own, allowed) = match is_sibling {
-            true => (0, other.allowed()),
-            false => (tpcs(&other.standing.own), other.allowed()),
+        let own = match is_sibling {
+            true => 0,
+            false => tpcs(&other.standing.own),
         };
         if at != me && !by_turns {
             let order: &mut Order = order.get_or_insert_default();
@@ -293,7 +309,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         }
         single &= !own;
         if other.rank_with_allowance() < mine.rank_with_allowance() {
-            single &= !allowed;
+            single &= !other.usable(surely);
         }
         let kept = match mine.steal && other.standing.lends && !by_turns {
             true => other.reach,
@@ -307,10 +323,10 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         }
         if other.rank() < mine.rank() {
             if other.claims(now) || other.has_just_stopped(least.get(), now) {
-                forbidden |= allowed & kept;
+                forbidden |= other.usable(reserved) & kept;
             }
             if !other.is_away_for(most.get(), now) {
-                due &= !allowed;
+                due &= !other.usable(surely);
             }
         }
     }

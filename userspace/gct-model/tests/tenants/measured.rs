@@ -17,11 +17,11 @@ use gct_core::policy::patience::BEAT_MAX;
 use gct_core::policy::share::{HANDOVER, WINDOW};
 use gct_core::policy::tpc::SWITCHES;
 
-const MS: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 /// How often tenants with work look.
-const LOOK: u64 = 20_000;
+pub(crate) const LOOK: u64 = 20_000;
 /// By then durations are learnt and turns are regular.
-const SETTLED: u64 = START + 100 * MS;
+pub(crate) const SETTLED: u64 = START + 100 * MS;
 
 fn turns() -> Sharing {
     Sharing::Turns {
@@ -31,7 +31,7 @@ fn turns() -> Sharing {
 }
 
 /// Returns a program that always has launches, each of whole waves on all TPCs.
-fn busy(tpcs: usize, waves: u32, block_ns: u64) -> Program {
+pub(crate) fn busy(tpcs: usize, waves: u32, block_ns: u64) -> Program {
     let kernel = Kernel {
         program: 0x100,
         blocks: 4 * waves * u32::try_from(tpcs).expect("few TPCs"),
@@ -41,7 +41,7 @@ fn busy(tpcs: usize, waves: u32, block_ns: u64) -> Program {
 }
 
 /// Returns a program whose launches of one wave come at random, so far apart on average.
-fn requests(tpcs: usize, block_ns: u64, pause_ns: u64) -> Program {
+pub(crate) fn requests(tpcs: usize, block_ns: u64, pause_ns: u64) -> Program {
     requests_of(tpcs, block_ns, pause_ns, 7)
 }
 
@@ -60,7 +60,7 @@ fn requests_of(tpcs: usize, block_ns: u64, pause_ns: u64, seed: u64) -> Program 
 }
 
 /// Runs until `end`. Returns the time for which each process had blocks on the GPU since now.
-fn active(world: &mut World, end: u64) -> Vec<u64> {
+pub(crate) fn active(world: &mut World, end: u64) -> Vec<u64> {
     let count = world.processes.len();
     let all = |world: &World| -> Vec<u64> {
         let active = |at| world.gpu.active.get(&at).copied().unwrap_or(0);

@@ -3,6 +3,7 @@
 //! Simulates the tenants of a GPU, in virtual time.
 
 pub(crate) mod channel;
+mod conservation;
 mod exact;
 pub(crate) mod goals;
 pub(crate) mod gpu;

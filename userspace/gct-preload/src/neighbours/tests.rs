@@ -58,6 +58,7 @@ impl Beside {
             alone: [0; 4],
             allowed: *TpcMask::first(128).words(),
             lends: true,
+            confined: false,
             priority,
             best_effort: false,
             weight: None,
