@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 pub(crate) const TESTS: &[Test] = &[
     ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
     ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
+    ("full_gpu_gives_a_range_to_an_allocation", named_range),
     ("full_gpu_spares_who_is_within_a_limit", spared),
     ("full_gpu_takes_what_gmem_low_does_not_keep", kept),
     ("full_gpu_leaves_a_group_its_gmem_low", kept_of_a_group),
@@ -121,6 +122,64 @@ fn for_a_limit() -> Outcome {
     range.check(1)?;
     more.check(2)?;
     drop((range, more));
+    finish(hog)
+}
+
+/// Forks a process without a limit that allocates device memory at its second step, and frees it at
+/// its third.
+fn allocating(roots: usize) -> Result<Child, Stop> {
+    let mut child = Child::fork(move |parent: &mut Parent| {
+        let session = session()?;
+        parent.step()?;
+        let gpu = session.gpu();
+        let memory = gpu.alloc_memory(Memory::Device, (roots * ROOT) as u64)?;
+        parent.step()?;
+        gpu.client().free(memory)?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// Where no neighbouring pages are free, the resource manager names a range, and all that is there
+/// leaves, whosever it is. Each owner is charged for exactly what it has left, and no limit counts
+/// that.
+fn named_range() -> Outcome {
+    const RANGE: usize = 64;
+    let session = session()?;
+    let limit = current(&me())? + 8 * ROOT as u64;
+    set(&me(), LIMIT, &limit.to_string())?;
+    let range = Range::new(&session, START, 8 * ROOT)?;
+    range.write(1);
+    range.migrate(&session)?;
+    let mut stranger = allocating(RANGE)?;
+    let name = stranger.pid().to_string();
+    let before = current(&name)?;
+    let (_group, hog) = filled()?;
+    let had = [shown(&me())?, shown("full")?];
+    let taken = host()?;
+    stranger.next().during("an allocation")?;
+    let left = [shown(&me())?, shown("full")?];
+    println!("# of {had:?} bytes {left:?} are left");
+    let gone = |at: usize| had[at] - left[at];
+    same("all of the range", gone(0) + gone(1), RANGE * ROOT)?;
+    holds("within a limit", gone(0) > 0)?;
+    // What the CPU has touched has its host memory, what the other has not touched takes some.
+    same("host", host()?, taken + gone(1) as u64)?;
+    let bytes = current(&name)? - before;
+    same("the allocation", bytes, (RANGE * ROOT) as u64)?;
+    for owner in [&me()[..], "full"] {
+        let counted = [events(owner, "evicted")?, events(owner, "pressure")?];
+        same("counted", counted, [0, 0]).during(owner)?;
+    }
+    range.check(1)?;
+    stranger.next().during("a free")?;
+    range.migrate(&session)?;
+    same("again", shown(&me())?, 8 * ROOT)?;
+    range.check(1)?;
+    drop(range);
+    stranger.go()?;
+    stranger.finish()?;
     finish(hog)
 }
 
