@@ -11,32 +11,42 @@ use crate::managed::{in_threads, session, shown, Range, ROOT, START};
 use crate::process::{Child, Parent};
 use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
-use rm_client::Memory;
+use rm_client::{Memory, Session};
 use std::io;
 use std::ptr;
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_of_an_interrupted_limit_stays", limit),
+    ("managed_memory_of_a_limit_stays_at_a_signal", signalled),
+    ("managed_memory_of_a_limit_stays_at_a_kill", killed),
     ("managed_memory_of_a_killed_allocation_stays", allocation),
     ("managed_memory_of_limits_lowered_at_once", at_once),
 ];
 
 const ROOTS: usize = 24;
+/// Enough that a process sees some of them leave, and can send a signal before the last.
+pub(crate) const MANY: usize = 96;
+
+/// Has a signal interrupt calls of this process, and do nothing else.
+fn interrupt_at(signal: libc::c_int) -> io::Result<()> {
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: all zeros are a valid value: no flags, so no call is started again.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ignore as *const () as usize;
+    // SAFETY: the structure is complete, and the handler does nothing.
+    match unsafe { libc::sigaction(signal, &action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// Signals this thread again and again, with nothing but `EINTR` to it.
 struct Alarm;
 
 impl Alarm {
     fn every(interval: Duration) -> io::Result<Self> {
-        extern "C" fn ignore(_: libc::c_int) {}
-        // SAFETY: all zeros are a valid value: no flags, so no call is started again.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = ignore as *const () as usize;
-        // SAFETY: the structure is complete, and the handler does nothing.
-        if unsafe { libc::sigaction(libc::SIGALRM, &action, ptr::null_mut()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        interrupt_at(libc::SIGALRM)?;
         Self::set(interval).map(|()| Self)
     }
 
@@ -65,8 +75,12 @@ impl Drop for Alarm {
 }
 
 /// Writes a limit while signals come. Returns the errno with which it fails.
-fn write_with_signals(limit: u64, interval: Duration) -> Result<Option<i32>, Stop> {
-    let file = path(&me(), LIMIT)?;
+pub(crate) fn write_with_signals(
+    owner: &str,
+    limit: u64,
+    interval: Duration,
+) -> Result<Option<i32>, Stop> {
+    let file = path(owner, LIMIT)?;
     let alarm = Alarm::every(interval)?;
     let outcome = tree::write(&file, &limit.to_string());
     drop(alarm);
@@ -86,7 +100,7 @@ fn limit() -> Outcome {
     loop {
         range.migrate(&session)?;
         same("on the GPU", shown(&me())?, ROOTS * ROOT)?;
-        match write_with_signals(low, interval)? {
+        match write_with_signals(&me(), low, interval)? {
             Some(libc::EBUSY) => break,
             Some(errno) => return Err(failed(format!("errno {errno}"))),
             None => set(&me(), LIMIT, &high.to_string())?,
@@ -105,6 +119,125 @@ fn limit() -> Outcome {
     set(&me(), LIMIT, &low.to_string()).during("without a signal")?;
     same("the lower limit", current(&me())?, low)?;
     range.check(1)
+}
+
+/// An owner with much managed memory on the GPU, and a limit that it just reaches.
+pub(crate) struct Owner {
+    session: Session,
+    pub(crate) range: Range,
+    /// What it is charged for without its managed memory.
+    alone: u64,
+    limit: u64,
+}
+
+impl Owner {
+    pub(crate) fn new() -> Result<Self, Stop> {
+        let session = session()?;
+        let alone = current(&me())?;
+        let limit = alone + (MANY * ROOT) as u64;
+        set(&me(), LIMIT, &limit.to_string())?;
+        let range = Range::new(&session, START, MANY * ROOT)?;
+        range.write(1);
+        let owner = Self {
+            session,
+            range,
+            alone,
+            limit,
+        };
+        owner.fill().map(|()| owner)
+    }
+
+    /// Moves all managed memory to the GPU, which the old limit allows.
+    pub(crate) fn fill(&self) -> Outcome {
+        self.range.migrate(&self.session)?;
+        same("on the GPU", shown(&me())?, MANY * ROOT)
+    }
+
+    /// Checks that the old limit is in force, that nothing but evictions has changed what is
+    /// charged, and that all memory comes back.
+    fn check_kept(&self, evicted: u64) -> Outcome {
+        same("the old limit", number(&me(), LIMIT)?, self.limit)?;
+        // CAST: a small number.
+        let left = (MANY - evicted as usize) * ROOT;
+        same("left", shown(&me())?, left)?;
+        same("current", current(&me())?, self.alone + left as u64)?;
+        same("refused", events(&me(), "limit")?, 0)?;
+        self.fill().during("within the old limit")?;
+        self.range.check(1)
+    }
+}
+
+/// Forks a process that writes a limit of one root for this one, which is full, at its second step.
+/// That ends with `errno`, if there is one, before the third step.
+pub(crate) fn writer(errno: Option<i32>) -> Result<Child, Stop> {
+    let owner = me();
+    let mut child = Child::fork(move |parent: &mut Parent| {
+        interrupt_at(libc::SIGINT)?;
+        parent.step()?;
+        let low = current(&owner)? - ((MANY - 1) * ROOT) as u64;
+        let outcome = tree::write(&path(&owner, LIMIT)?, &low.to_string());
+        let found = outcome.err().and_then(|error| error.raw_os_error());
+        same("errno", found, errno)?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// Has a process lower the limit of this one, and waits until memory leaves for that.
+pub(crate) fn begin(writer: &mut Child) -> Outcome {
+    same("evicted before", events(&me(), "evicted")?, 0)?;
+    writer.go()?;
+    let evicted = || events(&me(), "evicted");
+    eventually("evictions", &true, || Ok(evicted()? > 1))
+}
+
+/// Has a process lower the limit of this one, and sends it a signal while memory is evicted for
+/// that. Once the signal is there, the root that is leaving may leave, and no other. Returns how
+/// many have left.
+fn lower_until(writer: &mut Child, signal: libc::c_int) -> Result<u64, Stop> {
+    let evicted = || events(&me(), "evicted");
+    begin(writer)?;
+    writer.signal(signal)?;
+    let meanwhile = evicted()?;
+    match signal {
+        libc::SIGKILL => writer.kill(),
+        _ => writer.at_step().during("the end of the write")?,
+    }
+    let all = evicted()?;
+    println!("# {meanwhile} roots had left at the signal, {all} in all");
+    holds("it comes in time", all < MANY as u64 - 1)?;
+    holds("one more root at most", all <= meanwhile + 1)?;
+    Ok(all)
+}
+
+/// A signal to whoever writes a lower limit ends that within one root.
+fn signalled() -> Outcome {
+    let mut writers = [writer(Some(libc::EBUSY))?, writer(None)?];
+    let owner = Owner::new()?;
+    let evicted = lower_until(&mut writers[0], libc::SIGINT)?;
+    owner.check_kept(evicted)?;
+    writers[1].next().during("without a signal")?;
+    same("the lower limit", shown(&me())?, ROOT)?;
+    for mut writer in writers {
+        writer.go()?;
+        writer.finish()?;
+    }
+    owner.range.check(1)
+}
+
+/// Whoever is killed while it writes a lower limit leaves nothing behind: the next write need not
+/// wait for it.
+fn killed() -> Outcome {
+    let mut writers = [writer(Some(libc::EBUSY))?, writer(None)?];
+    let owner = Owner::new()?;
+    let evicted = lower_until(&mut writers[0], libc::SIGKILL)?;
+    owner.check_kept(evicted)?;
+    writers[1].next().during("the next writer")?;
+    same("the lower limit", shown(&me())?, ROOT)?;
+    writers[1].go()?;
+    writers[1].finish()?;
+    owner.range.check(1)
 }
 
 /// An allocation that has to evict all managed memory of its process ends when that is killed.

@@ -83,6 +83,7 @@ mod starved;
 mod steps;
 mod strangers;
 mod submit;
+mod suspended;
 mod swap;
 mod timing;
 mod tree;
@@ -228,6 +229,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         evicted::TESTS,
         ahead::TESTS,
         interrupted::TESTS,
+        suspended::TESTS,
         host_memory::TESTS,
         leaks::TESTS,
         programs::TESTS,

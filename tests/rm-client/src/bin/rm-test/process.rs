@@ -112,6 +112,15 @@ impl Child {
         self.at_step()
     }
 
+    /// Sends the child a signal. It is pending when this returns.
+    pub(crate) fn signal(&self, signal: libc::c_int) -> Outcome {
+        // SAFETY: signals our own child, which was not waited for.
+        match unsafe { libc::kill(self.pid, signal) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error().into()),
+        }
+    }
+
     /// Kills the child and waits for it.
     pub(crate) fn kill(&mut self) {
         if !self.reaped {

@@ -21,10 +21,13 @@ pub(crate) fn read(path: &str) -> io::Result<String> {
     fs::read_to_string(at(path))
 }
 
-/// Writes to a file in one `write`.
+/// Writes to a file in one `write`, which a signal may interrupt.
 pub(crate) fn write(path: &str, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(at(path))?;
-    file.write_all(text.as_bytes())
+    match file.write(text.as_bytes())? == text.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
+    }
 }
 
 /// Returns the tree's index of the GPU of `/dev/nvidiaN`.

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests that a write of `gmem.limit` and a suspension wait for each other, and that neither is
+//! lost. Suspended are channels and nvidia-uvm, as by `/proc/driver/nvidia/suspend` at the depth
+//! `uvm`; the software GPU cannot be powered down.
+
+use crate::gmem::{current, events, number, LIMIT};
+use crate::gpus::me;
+use crate::interrupted::{begin, write_with_signals, writer, Owner, MANY};
+use crate::limits::set;
+use crate::managed::{shown, ROOT};
+use crate::process::{Child, Parent};
+use gct_ktap::{holds, same, During, Outcome, Stop, Test};
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] = &[("managed_memory_of_a_limit_beside_a_suspension", lowered)];
+
+const SUSPEND: &str = "/proc/driver/nvidia/suspend";
+const DEPTH: &str = "/proc/driver/nvidia/suspend_depth";
+
+/// A suspension, which ends when it is dropped.
+struct Suspension;
+
+impl Suspension {
+    /// Waits until nobody is in the driver, and lets nobody in.
+    fn begin() -> io::Result<Self> {
+        fs::write(DEPTH, "uvm")?;
+        fs::write(SUSPEND, "suspend").map(|()| Self)
+    }
+
+    fn end(self) -> io::Result<()> {
+        std::mem::forget(self);
+        fs::write(SUSPEND, "resume")
+    }
+}
+
+impl Drop for Suspension {
+    fn drop(&mut self) {
+        let _ = fs::write(SUSPEND, "resume");
+    }
+}
+
+/// Forks a process that writes a limit of this one at its second step. No signal of many ends that
+/// but with `EINTR`, before anything has changed.
+fn waiter() -> Result<Child, Stop> {
+    const EACH: Duration = Duration::from_millis(20);
+    let owner = me();
+    let mut child = Child::fork(move |parent: &mut Parent| {
+        parent.step()?;
+        let errno = write_with_signals(&owner, u64::MAX / 2, EACH)?;
+        same("errno", errno, Some(libc::EINTR))?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// A suspension waits for a write of a lower limit, which holds then. Another write waits for the
+/// end of the suspension, or a signal.
+fn lowered() -> Outcome {
+    let (mut writer, mut waiter) = (writer(None)?, waiter()?);
+    let owner = Owner::new()?;
+    begin(&mut writer)?;
+    let at_once = events(&me(), "evicted")?;
+    let suspension = Suspension::begin()?;
+    println!("# {at_once} roots had left when it began");
+    holds("it comes in time", at_once < MANY as u64 - 1)?;
+    same("left", shown(&me())?, ROOT)?;
+    let low = number(&me(), LIMIT)?;
+    same("current", current(&me())?, low)?;
+    writer.at_step().during("the end of the write")?;
+    waiter.next().during("a write meanwhile")?;
+    same("the limit", number(&me(), LIMIT)?, low)?;
+    suspension.end()?;
+    set(&me(), LIMIT, "max")?;
+    owner.fill()?;
+    owner.range.check(1)?;
+    for mut child in [writer, waiter] {
+        child.go()?;
+        child.finish()?;
+    }
+    Ok(())
+}
