@@ -43,7 +43,9 @@ impl SystemPmGuard {
     /// Returns `None` while the GPUs are suspended, or somebody waits to suspend them.
     pub(crate) fn attempt() -> Option<Self> {
         // SAFETY: has no preconditions.
-        unsafe { bindings::gct_helper_rm_try_begin() }.then_some(Self(()))
+        let is_held = unsafe { bindings::gct_helper_rm_try_begin() };
+        // A guard that is made and dropped would release what was not taken.
+        is_held.then(|| Self(()))
     }
 }
 

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests that a write of `gmem.limit` and a suspension wait for each other, and that neither is
-//! lost. Suspended are channels and nvidia-uvm, as by `/proc/driver/nvidia/suspend` at the depth
-//! `uvm`; the software GPU cannot be powered down.
+//! Tests that suspensions, writes of `gmem.limit` and the evictor wait for each other, and that
+//! none is lost. Suspended are channels and nvidia-uvm, as by `/proc/driver/nvidia/suspend` at the
+//! depth `uvm`; the software GPU cannot be powered down.
 
 use crate::gmem::{current, events, number, LIMIT};
 use crate::gpus::me;
 use crate::interrupted::{begin, write_with_signals, writer, Owner, MANY};
 use crate::limits::set;
-use crate::managed::{shown, ROOT};
+use crate::managed::{session, shown, Range, ROOT, START};
 use crate::process::{Child, Parent};
+use crate::tree::eventually;
 use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-pub(crate) const TESTS: &[Test] = &[("managed_memory_of_a_limit_beside_a_suspension", lowered)];
+pub(crate) const TESTS: &[Test] = &[
+    ("managed_memory_of_a_limit_beside_a_suspension", lowered),
+    ("managed_memory_ahead_beside_suspensions", ahead),
+];
 
 const SUSPEND: &str = "/proc/driver/nvidia/suspend";
 const DEPTH: &str = "/proc/driver/nvidia/suspend_depth";
@@ -82,4 +86,54 @@ fn lowered() -> Outcome {
         child.finish()?;
     }
     Ok(())
+}
+
+/// Roots that fit within the limit, and of the range that moves through it.
+const FIT: usize = 32;
+const RANGE: usize = 48;
+
+/// Forks a process under a limit that moves more managed memory than that until it may go on.
+fn mover() -> Result<Child, Stop> {
+    let mut child = Child::fork(|parent: &mut Parent| {
+        let session = session()?;
+        let limit = current(&me())? + (FIT * ROOT) as u64;
+        set(&me(), LIMIT, &limit.to_string())?;
+        let range = Range::new(&session, START, RANGE * ROOT)?;
+        range.write(1);
+        let mut round = 1;
+        parent.work(|| {
+            range.migrate(&session)?;
+            range.check(round).during(round)?;
+            round += 1;
+            range.write(round);
+            Ok(())
+        })?;
+        holds("within its limit", current(&me())? <= limit)?;
+        range.check(round)?;
+        drop(range);
+        same("unmapped", shown(&me())?, 0)?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// While GPUs are suspended the evictor works for nobody. Afterwards it goes on.
+fn ahead() -> Outcome {
+    const ROUNDS: usize = 6;
+    let mut mover = mover()?;
+    let name = mover.pid().to_string();
+    let count = || events(&name, "ahead");
+    for round in 0..ROUNDS {
+        let before = count()?;
+        eventually("evicted ahead", &true, || Ok(count()? > before + 2)).during(round)?;
+        let suspension = Suspension::begin()?;
+        let first = [count()?, events(&name, "evicted")?];
+        std::thread::sleep(Duration::from_millis(50));
+        same("suspended", [count()?, events(&name, "evicted")?], first)?;
+        suspension.end()?;
+    }
+    mover.next().during("its end")?;
+    mover.go()?;
+    mover.finish()
 }
