@@ -86,8 +86,6 @@ impl WorkItem for Gpu {
 /// GPUs are suspended.
 fn evict_one(glue: &Glue, gpu: &Gpu, last: &mut SlotId) -> bool {
     let Some(_pm) = SystemPmGuard::attempt() else {
-        // Accounts wait on, so the next reservation must queue the item.
-        gpu.wake_again();
         return false;
     };
     let Some((slot, victim)) = gpu.next_ahead(glue, *last) else {
