@@ -11,7 +11,7 @@ use crate::managed::{session, shown, uvm, Range, ROOT, START};
 use crate::process::{Child, Parent};
 use crate::tree::{eventually, Group};
 use gct_ktap::{holds, same, During, Outcome, Stop, Test};
-use rm_client::Memory;
+use rm_client::{Memory, Session};
 use std::sync::atomic::Ordering;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -103,14 +103,21 @@ fn beyond_host_limit() -> Outcome {
     finish(hog)
 }
 
+/// Moves managed memory of eight roots to the GPU, under a limit that it just reaches. Returns the
+/// memory and the limit.
+fn within(session: &Session) -> Result<(Range, u64), Stop> {
+    let limit = current(&me())? + 8 * ROOT as u64;
+    set(&me(), LIMIT, &limit.to_string())?;
+    let range = Range::new(session, START, 8 * ROOT)?;
+    range.write(1);
+    range.migrate(session)?;
+    Ok((range, limit))
+}
+
 /// Who has a limit evicts its own memory also where the GPU is full.
 fn for_a_limit() -> Outcome {
     let session = session()?;
-    let limit = current(&me())? + 8 * ROOT as u64;
-    set(&me(), LIMIT, &limit.to_string())?;
-    let range = Range::new(&session, START, 8 * ROOT)?;
-    range.write(1);
-    range.migrate(&session)?;
+    let (range, limit) = within(&session)?;
     let (_group, hog) = filled()?;
     let more = Range::new(&session, START + 64 * ROOT, 16 * ROOT)?;
     more.write(2);
@@ -147,11 +154,7 @@ fn allocating(roots: usize) -> Result<Child, Stop> {
 fn named_range() -> Outcome {
     const RANGE: usize = 64;
     let session = session()?;
-    let limit = current(&me())? + 8 * ROOT as u64;
-    set(&me(), LIMIT, &limit.to_string())?;
-    let range = Range::new(&session, START, 8 * ROOT)?;
-    range.write(1);
-    range.migrate(&session)?;
+    let (range, _) = within(&session)?;
     let mut stranger = allocating(RANGE)?;
     let name = stranger.pid().to_string();
     let before = current(&name)?;
@@ -204,11 +207,7 @@ fn stranger() -> Result<Child, Stop> {
 fn spared() -> Outcome {
     let session = session()?;
     let mut stranger = stranger()?;
-    let limit = current(&me())? + 8 * ROOT as u64;
-    set(&me(), LIMIT, &limit.to_string())?;
-    let range = Range::new(&session, START, 8 * ROOT)?;
-    range.write(1);
-    range.migrate(&session)?;
+    let (range, _) = within(&session)?;
     let (_group, hog) = filled()?;
     same("while the GPU was filled", shown(&me())?, 8 * ROOT)?;
     let had = shown("full")?;

@@ -18,8 +18,12 @@ use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_of_an_interrupted_limit_stays", limit),
-    ("managed_memory_of_a_limit_stays_at_a_signal", signalled),
-    ("managed_memory_of_a_limit_stays_at_a_kill", killed),
+    ("managed_memory_of_a_limit_stays_at_a_signal", || {
+        ended_by(libc::SIGINT)
+    }),
+    ("managed_memory_of_a_limit_stays_at_a_kill", || {
+        ended_by(libc::SIGKILL)
+    }),
     ("managed_memory_of_a_killed_allocation_stays", allocation),
     ("managed_memory_of_limits_lowered_at_once", at_once),
 ];
@@ -211,32 +215,21 @@ fn lower_until(writer: &mut Child, signal: libc::c_int) -> Result<u64, Stop> {
     Ok(all)
 }
 
-/// A signal to whoever writes a lower limit ends that within one root.
-fn signalled() -> Outcome {
-    let mut writers = [writer(Some(libc::EBUSY))?, writer(None)?];
+/// A signal to whoever writes a lower limit ends that within one root. The old limit stays, and the
+/// next write need not wait, though the signal kills the first writer.
+fn ended_by(signal: libc::c_int) -> Outcome {
+    let (mut first, mut next) = (writer(Some(libc::EBUSY))?, writer(None)?);
     let owner = Owner::new()?;
-    let evicted = lower_until(&mut writers[0], libc::SIGINT)?;
+    let evicted = lower_until(&mut first, signal)?;
     owner.check_kept(evicted)?;
-    writers[1].next().during("without a signal")?;
+    next.next().during("the next writer")?;
     same("the lower limit", shown(&me())?, ROOT)?;
-    for mut writer in writers {
-        writer.go()?;
-        writer.finish()?;
+    if signal != libc::SIGKILL {
+        first.go()?;
+        first.finish()?;
     }
-    owner.range.check(1)
-}
-
-/// Whoever is killed while it writes a lower limit leaves nothing behind: the next write need not
-/// wait for it.
-fn killed() -> Outcome {
-    let mut writers = [writer(Some(libc::EBUSY))?, writer(None)?];
-    let owner = Owner::new()?;
-    let evicted = lower_until(&mut writers[0], libc::SIGKILL)?;
-    owner.check_kept(evicted)?;
-    writers[1].next().during("the next writer")?;
-    same("the lower limit", shown(&me())?, ROOT)?;
-    writers[1].go()?;
-    writers[1].finish()?;
+    next.go()?;
+    next.finish()?;
     owner.range.check(1)
 }
 
