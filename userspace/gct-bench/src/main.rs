@@ -307,9 +307,12 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 27] = [
+        let formats: [(&str, Format); 30] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
+            ("models-h100-36-mps", models::markdown),
+            ("models-h100-sizes", scenes::markdown),
+            ("models-h100-sizes", scenes::in_time),
             ("models-h100-80", models::markdown),
             ("models-h100-80-mps", models::markdown),
             ("models-h100-atoms", scenes::markdown),
