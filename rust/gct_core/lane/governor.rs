@@ -303,7 +303,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Ends a round. Tells the neighbours whether this tenant has work that they should wait for.
     /// `pending` says whether work is held back or in flight. Work that is frozen, has used up its
-    /// duty cycle, or has not moved for long, does not count.
+    /// duty cycle, waits for reserved TPCs alone, or has not moved for long, does not count.
     pub fn end(&mut self, pending: bool, now: Ns) {
         self.end_shares();
         if !self.pending || self.excuses() || self.shares.holds_all() {
@@ -312,7 +312,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.pending = pending;
         let ended = self.request.see(pending && !self.limits.frozen, now);
         self.ended = self.ended.or(ended);
-        let stopped = self.limits.frozen || self.shares.is_over();
+        let stopped = self.limits.frozen || self.shares.is_over() || self.shares.is_kept_off();
         let busy = pending && !stopped && patience::moves(now - self.moved);
         let reach = self.reach();
         if let Some(peers) = &mut self.peers {
@@ -422,6 +422,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.shares.short |= chosen.is_empty() && !granted.is_empty();
         if chosen.is_empty() {
             self.shares.hold(Hold::Tpcs);
+            let reserved = tpc::is_reserved_for_others(&tenant, time, around.neighbours);
+            self.shares.waits_for(reserved);
             return false;
         }
         let place = precedence::decide(&tenant, &chosen, around.neighbours);

@@ -41,6 +41,10 @@ pub(super) struct Shares {
     /// The lanes visited in this round.
     visited: Visited,
     holds: Holds,
+    /// Whether work is held back because its TPCs are reserved for others, and whether other work is
+    /// because of an earlier rank.
+    reserved: bool,
+    outranked: bool,
     /// Whether a piece is held back that the granted TPCs are too few for, although others may run.
     pub(super) short: bool,
     pub(super) time: GpuTime,
@@ -103,6 +107,17 @@ impl Shares {
     /// Returns whether the duty cycle holds back all that the tenant has.
     pub(super) fn is_over(&self) -> bool {
         self.flight.count == 0 && self.holds.has(Hold::Max)
+    }
+
+    /// Records that work waits for TPCs: because they are `reserved`, or for an earlier rank.
+    pub(super) fn waits_for(&mut self, reserved: bool) {
+        self.reserved |= reserved;
+        self.outranked |= !reserved;
+    }
+
+    /// Returns whether the tenant has nothing in flight, and waits for reserved TPCs alone.
+    pub(super) fn is_kept_off(&self) -> bool {
+        self.flight.count == 0 && self.reserved && !self.outranked
     }
 
     /// Returns the predicted rest of the work in flight.
@@ -174,6 +189,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             allowance.wait(time, now);
         }
         shares.holds = Holds::default();
+        (shares.reserved, shares.outranked) = (false, false);
         if shares.parts > 1 {
             sizing.disturb(now);
         }

@@ -266,6 +266,16 @@ pub fn dependable(tenant: &Tenant, rank: Rank, neighbours: &[Neighbour]) -> u32 
     grant(&tenant, Ns::MAX, neighbours).count()
 }
 
+/// Returns whether reservations alone keep a tenant from work of this duration: the first of all
+/// ranks would wait, too.
+pub fn is_reserved_for_others(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> bool {
+    let first = Tenant {
+        rank: Rank::FIRST,
+        ..*tenant
+    };
+    grant(&first, time, neighbours).is_empty()
+}
+
 /// Returns whether a tenant yields to a neighbour: one of an earlier rank is there, with work or
 /// without.
 pub fn yields(rank: Rank, neighbours: &[Neighbour]) -> bool {

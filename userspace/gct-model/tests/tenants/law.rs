@@ -6,7 +6,8 @@
 //! Terminology
 //!   piece     a launch or an atom
 //!   seated    has a place in the roster, so that others see it
-//!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX
+//!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX; but for who
+//!             may rest: has a duty cycle, or none in flight and no TPC that nobody reserves
 //!   LEAST, MOST  how long a tenant waits behind an earlier rank that has shown no work any more:
 //!             SWITCHES by turns, PAUSE_MIN to PRESENT_MAX side by side
 //!   written   the TPCs of the tenant's mask; it is allowed fewer while it is pressed
@@ -63,6 +64,8 @@ pub(crate) struct Piece {
     pub(crate) written: u64,
     pub(crate) forbidden: u64,
     pub(crate) due: u64,
+    /// The TPCs that are due if nobody has an earlier rank.
+    pub(crate) unreserved: u64,
     /// Whether the tenant has a slip, so that fewer TPCs may do.
     slips: bool,
     /// The TPCs that hold a single launch, while the tenant is pressed.
@@ -192,12 +195,12 @@ impl Facts {
     }
 
     /// Records that a round has ended, which showed whether the tenant has work, and the TPCs below
-    /// the reach of its pieces. With a duty cycle it may have shown no work.
-    pub(crate) fn show(&mut self, work: bool, reach: u64, has_cycle: bool, now: u64) {
+    /// the reach of its pieces. One that may rest may have shown no work.
+    pub(crate) fn show(&mut self, work: bool, reach: u64, may_rest: bool, now: u64) {
         self.reach = reach;
         match self.works && !work {
             true => self.stopped = Some(now),
-            false => self.may_rest = has_cycle,
+            false => self.may_rest = may_rest,
         }
         self.works = work;
         (self.shows_work, self.idle_since) = (work, self.stopped);
@@ -290,6 +293,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
     let surely = seated().filter(|other| other.is_sure);
     let surely = surely.fold(0, |all, other| all | other.own());
     let (mut forbidden, mut due, mut single) = (0, mine.allowed(), mine.written);
+    let mut unreserved = mine.allowed();
     let mut order = None;
     for (at, other) in (0..).zip(all).filter(|(_, other)| other.seated) {
         let is_sibling = other.owner == mine.owner;
@@ -320,6 +324,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         }
         if !mine.steal || !other.is_away_for(IDLE_TIMEOUT_MAX.get(), now) {
             due &= !own;
+            unreserved &= !own;
         }
         if other.rank() < mine.rank() {
             if other.claims(now) || other.has_just_stopped(least.get(), now) {
@@ -335,6 +340,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         written: mine.written,
         forbidden: forbidden & !mine.own(),
         due: due | mine.own(),
+        unreserved: unreserved | mine.own(),
         slips: mine.slips,
         single: mine.pressed.then_some(single | mine.own()),
         order: order.map(|order| Order {

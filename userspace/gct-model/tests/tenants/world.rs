@@ -533,8 +533,9 @@ impl World {
         let shows = process.tenant.is_unfinished() && !frozen;
         let below = 1u64.checked_shl(process.tenant.governor.reach());
         let reach = below.map_or(u64::MAX, |bit| bit - 1);
-        self.facts[at].show(shows, reach, has_cycle, now);
         let held = process.tenant.has_work() && process.tenant.pieces.is_empty();
+        let may_rest = has_cycle || (held && piece.unreserved == 0);
+        self.facts[at].show(shows, reach, may_rest, now);
         if !held {
             process.held_since = None;
             return found;
