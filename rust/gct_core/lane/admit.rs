@@ -69,7 +69,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if !self.may_run_for(time, resident, now) {
             return Admission::Held;
         }
-        self.fit_size(next, in_flight);
+        self.fit_size(next, in_flight, now);
         if self.drains(in_flight, stream, next, now) {
             self.shares.hold(Hold::Graph);
             return Admission::Held;

@@ -46,6 +46,22 @@ pub struct Surroundings<'a> {
     pub by_turns: bool,
 }
 
+/// Returns the tenant as its policies see it.
+fn tenant(
+    limits: &LaunchLimits,
+    allowed: TpcMask,
+    around: &Surroundings<'_>,
+    rank: Rank,
+) -> Tenant {
+    Tenant {
+        allowed,
+        own: around.own,
+        steal: limits.steal,
+        rank,
+        by_turns: around.by_turns,
+    }
+}
+
 /// Where a tenant learns its limits and its neighbours, and tells them about itself.
 pub trait Peers {
     /// Takes over limits that have changed. Returns the GPU's TPCs if there were any.
@@ -395,13 +411,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return true;
         };
         let around = peers.look_around(now);
-        let tenant = Tenant {
-            allowed: self.allowed,
-            own: around.own,
-            steal: self.limits.steal,
-            rank,
-            by_turns: around.by_turns,
-        };
+        let tenant = tenant(&self.limits, self.allowed, &around, rank);
         self.yields = tpc::yields(tenant.rank, around.neighbours);
         self.by_turns = tenant.by_turns;
         self.own = tenant.own;
@@ -432,6 +442,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.use_mask(chosen);
         }
         true
+    }
+
+    /// Returns the place of a release on `chosen` among those of the neighbours.
+    pub(super) fn place_of(&mut self, chosen: &TpcMask, now: Ns) -> Option<Precedence> {
+        let rank = self.rank(now);
+        let around = self.peers.as_mut()?.look_around(now);
+        let tenant = tenant(&self.limits, self.allowed, &around, rank);
+        precedence::decide(&tenant, chosen, around.neighbours)
     }
 
     /// Returns how many TPCs a launch has at last that `resident` TPCs hold at once, and for which

@@ -170,9 +170,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.sizing.tide = sizing.tide.after(reach.unwrap_or(tide::ALL));
     }
 
-    /// Narrows the next release to the TPCs that its size needs. `flight` is the work
-    /// in flight of its lane, which runs before it.
-    pub(super) fn fit_size<V>(&mut self, next: &Next<V>, flight: &InFlight) {
+    /// Narrows the next release to the TPCs that its size needs. `flight` is the work in flight of
+    /// its lane, which runs before it. All nodes of a replay have the place of the granted TPCs.
+    pub(super) fn fit_size<V>(&mut self, next: &Next<V>, flight: &InFlight, now: Ns) {
         self.sizing.next = None;
         let slip = self.limits.slip;
         if !self.sizes() {
@@ -213,7 +213,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         if size.tpcs < most {
             let granted = (*self.granted(), self.own, self.precedence);
-            self.use_mask(choose(&granted, size.tpcs));
+            let chosen = choose(&granted, size.tpcs);
+            if !seal.replays {
+                self.precedence = self.place_of(&chosen, now);
+            }
+            self.use_mask(chosen);
         }
     }
 

@@ -111,10 +111,9 @@ impl Piece {
         }
     }
 
-    /// Returns whether a piece on these TPCs has its place among those that wait on the GPU. One
-    /// that has a size may have that of all TPCs that are due.
+    /// Returns whether a piece on these TPCs has its place among those that wait on the GPU.
     pub(crate) fn is_placed(&self, tpcs: u64, group: u32) -> bool {
-        self.place_of(tpcs) == group || (self.slips && self.place_of(self.due) == group)
+        self.place_of(tpcs) == group
     }
 
     fn place_of(&self, tpcs: u64) -> u32 {
