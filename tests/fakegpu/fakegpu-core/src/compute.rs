@@ -102,10 +102,25 @@ pub(crate) struct Running {
     touch: Option<Touch>,
 }
 
+/// Returns how many times as long a block of a program takes as those of others: bits 30:18 of an
+/// address in the upper half of the first 4 GiB, where CUDA has no programs.
+fn length_of(program: u64) -> u64 {
+    match program >> 31 {
+        1 => (program >> 18 & 0x1fff).max(1),
+        _ => 1,
+    }
+}
+
 impl Running {
-    /// Begins a launch of `blocks` blocks on `chip`, without the TPCs disabled in `mask`. A mask
-    /// that disables all TPCs hangs the launch for ever, as measured on an H200.
-    fn new(chip: &ChipDescription, began_ns: u64, blocks: u64, mask: &[u32]) -> Self {
+    /// Begins a launch of `blocks` blocks on `chip`, each `length` times as long as others, without
+    /// the TPCs disabled in `mask`. A mask that disables all TPCs hangs the launch for ever, as
+    /// measured on an H200.
+    fn new(
+        chip: &ChipDescription,
+        began_ns: u64,
+        (blocks, length): (u64, u64),
+        mask: &[u32],
+    ) -> Self {
         let LaunchTime { fixed_ns, block_ns } = chip.launch;
         let enabled = |tpc: &u32| {
             let word = mask.get(*tpc as usize / 32).copied().unwrap_or(0);
@@ -117,7 +132,10 @@ impl Running {
         let left_ns = match blocks {
             0 => fixed_ns,
             _ if at_a_time == 0 => u64::MAX,
-            _ => fixed_ns.saturating_add(blocks.div_ceil(at_a_time).saturating_mul(block_ns)),
+            _ => {
+                let waves = blocks.div_ceil(at_a_time).saturating_mul(length);
+                fixed_ns.saturating_add(waves.saturating_mul(block_ns))
+            }
         };
         let part = FULL_SPEED * blocks.min(at_a_time);
         Self {
@@ -268,8 +286,8 @@ impl Compute {
             if let (Entry::Vacant(launch), Some(entry)) =
                 (self.launches.entry(run), machine.report().runs.get(run))
             {
-                let (blocks, mask) = (entry.count(), &entry.mask.0);
-                let mut running = Running::new(work.chip, work.now_ns, blocks, mask);
+                let blocks = (entry.count(), length_of(entry.kernel.program));
+                let mut running = Running::new(work.chip, work.now_ns, blocks, &entry.mask.0);
                 running.touch = Touch::read(work.memory, place, entry.kernel.program);
                 launch.insert(running);
             }
@@ -337,10 +355,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_says_how_long_its_blocks_take() {
+        assert_eq!([0x5000, 0x7fff_ffff, 3 << 31].map(length_of), [1; 3]);
+        let programs = [0x8000_0000, 0x8008_0000, 0x8320_5000, 0xffff_ffff];
+        assert_eq!(programs.map(length_of), [1, 2, 200, 0x1fff]);
+        let chip = ChipDescription::gh100();
+        let long = Running::new(&chip, 0, (133, 200), &[]);
+        assert_eq!(long.ends_in_ns(), 4_002_000);
+    }
+
+    #[test]
     fn a_mask_makes_a_launch_longer() {
         let chip = ChipDescription::gh100();
         let duration_ns =
-            |chip, blocks, mask: &[u32]| Running::new(chip, 0, blocks, mask).ends_in_ns();
+            |chip, blocks, mask: &[u32]| Running::new(chip, 0, (blocks, 1), mask).ends_in_ns();
         // 132 SMs in 66 TPCs.
         assert_eq!(duration_ns(&chip, 132, &[]), 12_000);
         assert_eq!(duration_ns(&chip, 133, &[0; 4]), 22_000);
