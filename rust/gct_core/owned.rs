@@ -86,7 +86,7 @@ pub const fn concerns(file: File) -> bool {
     );
     let of_tpcs = matches!(
         file,
-        File::TpcQuota | File::TpcMask | File::TpcSteal | File::AtomDuration
+        File::TpcQuota | File::TpcMask | File::TpcSteal | File::AtomDuration | File::SlipTpc
     );
     of_members || of_time || of_tpcs || matches!(file, File::ChannelOwned | File::ChannelStrict)
 }

@@ -200,7 +200,13 @@ impl Settings {
     /// Returns whether a limit, or the owner of the tree, asks for channels with rings of the
     /// driver's.
     pub const fn wants_owned(&self) -> bool {
-        self.owned || self.binds_launches()
+        self.owned || self.binds_launches() || self.sizes()
+    }
+
+    /// Returns whether launches have sizes. No channel is refused for that: where the driver does
+    /// not see the launches, they have all TPCs.
+    pub const fn sizes(&self) -> bool {
+        self.slip_in_force().get() > 0
     }
 
     /// Returns whether a limit binds the launches of the owner, so that in the kernel only channels

@@ -48,7 +48,8 @@ pub(crate) const WITH_TPCS: FeatureSet = FeatureSet::NONE
     .with(Feature::TpcQuota)
     .with(Feature::TpcMask)
     .with(Feature::TpcSteal)
-    .with(Feature::AtomDuration);
+    .with(Feature::AtomDuration)
+    .with(Feature::SlipTpc);
 
 /// Runs `operation` under the core's mutex, then schedules the work that it left: directories to
 /// make or remove, controls to send.

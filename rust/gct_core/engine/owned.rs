@@ -30,7 +30,7 @@ fn shadows(limits: &Settings) -> bool {
         bandwidth: None,
         ..*limits
     };
-    without_max.binds_launches()
+    without_max.binds_launches() || limits.sizes()
 }
 
 /// Where a channel that is to be owned is allocated.

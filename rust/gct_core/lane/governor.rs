@@ -328,13 +328,17 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.pending = pending;
         let ended = self.request.see(pending && !self.limits.frozen, now);
         self.ended = self.ended.or(ended);
-        let stopped = self.limits.frozen || self.shares.is_over() || self.shares.is_kept_off();
-        let busy = pending && !stopped && patience::moves(now - self.moved);
-        let reach = self.reach();
+        let (busy, reach) = (self.is_busy(now), self.reach());
         if let Some(peers) = &mut self.peers {
             peers.publish_reach(reach);
             peers.set_busy(busy, now);
         }
+    }
+
+    /// Returns whether work was pending at the last [`end`](Self::end) that moves.
+    pub(super) fn is_busy(&self, now: Ns) -> bool {
+        let stopped = self.limits.frozen || self.shares.is_over() || self.shares.is_kept_off();
+        self.pending && !stopped && patience::moves(now - self.moved)
     }
 
     /// Returns the duration of a request that the last round has found to be over, once.

@@ -33,6 +33,10 @@ use crate::units::{div_ceil, Ns, Percent};
 /// hundredth.
 const ERROR: u64 = 8;
 
+/// Looks during a piece. Two of them at each end are then an [`ERROR`] of its time, and as much is
+/// left for looks that come late.
+const LOOKS: u64 = 4 * ERROR;
+
 /// How long the GPU may take to begin what it was not given before. One H100: a launch and the wait
 /// for its end take 9 us.
 const START: Ns = Ns(8_000);
@@ -144,6 +148,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether launches get sizes, so that their ends must be seen as soon as they come.
     pub fn sizes(&self) -> bool {
         self.limits.slip > Percent(0)
+    }
+
+    /// Returns how soon the backend must look at the work in flight for its time to count. `None` if
+    /// no time is measured.
+    pub fn next_look(&self, now: Ns) -> Option<Ns> {
+        let measured = self.sizes() && self.is_busy(now) && !self.shares.holds_all();
+        measured.then(|| (now - self.moved) / LOOKS)
     }
 
     /// Returns the number that all TPCs of the last releases are below.
@@ -398,6 +409,29 @@ mod tests {
         // The tide is high at first.
         (0..1000).for_each(|_| governor.record_reach(bound));
         governor.reach()
+    }
+
+    #[test]
+    fn only_work_that_moves_under_a_slip_is_looked_at_closely() {
+        let looks = |slip: u8, frozen: bool, pending: bool| {
+            let limits = LaunchLimits {
+                slip: Percent(slip),
+                frozen,
+                ..LaunchLimits::NONE
+            };
+            let mut governor: Governor<Heap, Nobody> =
+                Governor::new(limits, vec![], vec![], vec![]);
+            governor.end(false, Ns(1_000_000));
+            governor.end(pending, Ns(1_000_000));
+            [1_000_000, 5_000_000, 1 << 40].map(|now| governor.next_look(Ns(now)))
+        };
+        // A launch that hangs is looked at no more often than without a slip.
+        let moves = [Some(Ns(0)), Some(Ns(125_000)), None];
+        assert_eq!(looks(10, false, true), moves);
+        let others = [(0, false, true), (10, true, true), (10, false, false)];
+        for (slip, frozen, pending) in others {
+            assert_eq!(looks(slip, frozen, pending), [None; 3]);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!
 //! ```text
 //! a turn was used up                  0
+//! work is measured                    as its measure says, MEASURE_NS to WATCH_NS_MAX
 //! entries were published or fetched   SLEEP_NS_MIN
 //! work is held back or in flight      twice as long as before, at most WATCH_NS_MAX
 //! nothing                             twice as long as before, at most SLEEP_NS_MAX
@@ -34,6 +35,10 @@ pub const SLEEP_NS_MAX: u64 = 2_000_000;
 /// of other work waits so long beyond it, at most.
 const WATCH_NS_MAX: u64 = 200_000;
 
+/// The shortest sleep of a worker while the time of work in flight is measured, for `slip.tpc`. So
+/// the times of launches of some 0.4 ms and more count.
+const MEASURE_NS: u64 = 25_000;
+
 /// How long a GPU is quiet before its bells are closed.
 const CLOSE_NS: u64 = 5 * SLEEP_NS_MAX;
 
@@ -51,6 +56,8 @@ pub struct Signs {
     pub is_quiet: bool,
     /// Each tenant's rings are heard.
     pub is_heard: bool,
+    /// How soon the next look must come for the time of work in flight to count, if it is measured.
+    pub look_ns: Option<u64>,
 }
 
 /// What a worker does after a round.
@@ -86,12 +93,13 @@ impl Pauses {
             self.slept_ns = 0;
         }
         let is_idle = now_ns.saturating_sub(self.busy_at_ns) >= CLOSE_NS;
-        let sleep_ns = match round {
-            Round::Left => 0,
-            Round::Busy => SLEEP_NS_MIN,
-            Round::Watched => twice(self.slept_ns, WATCH_NS_MAX),
-            Round::Idle if is_idle && signs.are_closed && signs.is_heard => LOOK_NS,
-            Round::Idle => twice(self.slept_ns, SLEEP_NS_MAX),
+        let sleep_ns = match (round, signs.look_ns) {
+            (Round::Left, _) => 0,
+            (_, Some(look_ns)) => look_ns.clamp(MEASURE_NS, WATCH_NS_MAX),
+            (Round::Busy, _) => SLEEP_NS_MIN,
+            (Round::Watched, _) => twice(self.slept_ns, WATCH_NS_MAX),
+            (Round::Idle, _) if is_idle && signs.are_closed && signs.is_heard => LOOK_NS,
+            (Round::Idle, _) => twice(self.slept_ns, SLEEP_NS_MAX),
         };
         self.slept_ns = sleep_ns;
         Rest {
@@ -169,6 +177,7 @@ mod tests {
         are_closed: true,
         is_quiet: true,
         is_heard: true,
+        look_ns: None,
     };
 
     /// Lets a worker rest as it decides, for so many rounds. Returns its sleeps in microseconds.
@@ -251,6 +260,22 @@ mod tests {
         assert_eq!(watched, [100_000, WATCH_NS_MAX, WATCH_NS_MAX]);
         assert_eq!(sleep(Round::Idle), LOOK_NS, "quiet since long");
         assert_eq!(sleep(Round::Watched), WATCH_NS_MAX);
+    }
+
+    #[test]
+    fn work_that_is_measured_is_watched_closely() {
+        let (mut pauses, now) = (Pauses::NEW, 1 << 40);
+        let mut sleep = |round, look_ns| {
+            let signs = Signs { look_ns, ..QUIET };
+            pauses.after(round, signs, now).sleep_ns
+        };
+        for round in [Round::Watched, Round::Busy] {
+            assert_eq!(sleep(round, Some(0)), MEASURE_NS);
+            assert_eq!(sleep(round, Some(70_000)), 70_000);
+            assert_eq!(sleep(round, Some(u64::MAX)), WATCH_NS_MAX);
+        }
+        assert_eq!(sleep(Round::Left, Some(0)), 0);
+        assert_eq!(sleep(Round::Watched, None), SLEEP_NS_MIN);
     }
 
     #[test]

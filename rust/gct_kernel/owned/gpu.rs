@@ -61,6 +61,8 @@ struct Found {
     asked: u64,
     round: Round,
     is_quiet: bool,
+    /// How soon the next look must come for the time of work in flight to count.
+    look: Option<Ns>,
     /// Whether a channel can be handed back to its tenant.
     leaves: bool,
     first: Option<(u64, Need)>,
@@ -114,6 +116,7 @@ impl Lanes {
             asked: *asked,
             round: Round::Idle,
             is_quiet: true,
+            look: None,
             leaves: false,
             first: None,
             next: None,
@@ -173,7 +176,8 @@ impl Lot {
                 found.needs(lane.number, need);
             }
         }
-        self.limited.end(roster, is_pending, now);
+        let look = self.limited.end(roster, is_pending, now);
+        found.look = [found.look, look].into_iter().flatten().min();
     }
 }
 
@@ -318,6 +322,7 @@ impl Gpu {
             are_closed,
             is_quiet: found.is_quiet,
             is_heard: lanes.tenants.iter().all(Lot::is_heard),
+            look_ns: found.look.map(Ns::get),
         };
         if need.is_some() {
             round = round.max(Round::Busy);

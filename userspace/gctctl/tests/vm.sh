@@ -62,7 +62,7 @@ expect 0 '"cgroup": "/pod7"' gctctl ls --json
 expect 0 "$member" gctctl get web group.procs
 
 expect 0 'web/0 gmem.limit=8589934592' gctctl set web/0 gmem.limit=8G
-expect 5 'EOPNOTSUPP' gctctl set web slip.tpc=5
+expect 5 'EOPNOTSUPP' gctctl set web slip.power=5
 expect 0 'web/1 compute.timeslice=2000' gctctl set web compute.timeslice=2ms
 expect 3 'ERANGE' gctctl set web/0 compute.timeslice=2
 expect 3 'EINVAL' gctctl set web/0 compute.max=1

@@ -279,6 +279,7 @@ fn limits_on_launches_need_owned_channels() {
         (File::TpcSteal, "0", "1"),
         (File::ComputeMax, "1000 2000", "max"),
         (File::AtomDuration, "100", "off"),
+        (File::SlipTpc, "10", "0"),
     ] {
         let mut world = World::new(FeatureSet::all());
         let file_of_app = world.open(APP, "");
@@ -303,6 +304,28 @@ fn limits_on_launches_need_owned_channels() {
         assert!(world.store.state().wants_record_of(opened));
     }
     assert!(!owned::concerns(File::GmemLimit) && !owned::concerns(File::ComputeTimeslice));
+}
+
+/// Sizes are no limit: where the driver does not see the launches they have all TPCs, so no channel
+/// is refused. Those from before are shadowed.
+#[test]
+fn a_slip_refuses_no_channel() {
+    let mut world = World::new(FeatureSet::all());
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let (pool, call) = (
+        world.pool(Owner::Proc(APP)),
+        alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A),
+    );
+    let mut state_under = |slip| {
+        assert_eq!(world.write(File::SlipTpc, pool, slip), Ok(()));
+        let state = world.store.state();
+        let site = state.site_of_owned(file, &call);
+        let shadows = state.shadows(file, handle(CLIENT), handle(CHANNEL));
+        (site.map(|site| site.must_be_owned), shadows.is_some())
+    };
+    assert_eq!(state_under("10"), (Some(false), true));
+    assert_eq!(state_under("0"), (None, false));
 }
 
 /// The terms of a process are those that the user-space mode publishes.

@@ -32,7 +32,12 @@ fn launches(blocks: u32, block_ns: u64) -> Program {
 /// Runs one program alone under a slip. Returns its launches in the second half of the time, and
 /// what was counted.
 fn alone(slip: u32, program: Program, time: u64) -> (usize, Counters) {
-    let mut world = World::new(TPCS, Sharing::Beside, Threads::Each(LOOK));
+    alone_on(Threads::Each(LOOK), slip, program, time)
+}
+
+/// The same, with these threads.
+fn alone_on(threads: Threads, slip: u32, program: Program, time: u64) -> (usize, Counters) {
+    let mut world = World::new(TPCS, Sharing::Beside, threads);
     let group = world.group(&[(File::SlipTpc, slip.to_string())]);
     world.start(group, program);
     world.run_until(START + time / 2);
@@ -61,6 +66,19 @@ fn launches_are_narrowed_within_the_slip() {
         // 7 of 16 TPCs, in half of all launches.
         let saved = counters.slip_saved * 100 / (2_000 * MS);
         assert!(saved > 100 * 7 / 16 / 2, "{slip}%: {saved}% saved");
+    }
+}
+
+/// Checks that the driver's worker, which looks more seldom, sees the times of launches of a
+/// millisecond well enough, and takes those of 40 us for unknown.
+#[test]
+fn the_driver_learns_the_times_of_longer_launches() {
+    for (block_ns, learns) in [(500_000, true), (20_000, false)] {
+        let program = launches(TAIL, block_ns);
+        let (sized, counters) = alone_on(Threads::One, 10, program, 2_000 * MS);
+        let narrowed = counters.slip_narrowed as usize;
+        assert!(sized > 100, "{sized} launches");
+        assert_eq!(narrowed > sized / 2, learns, "{narrowed} of {sized}");
     }
 }
 

@@ -460,19 +460,23 @@ impl World {
             }
         }
         order.sort();
-        let (mut found, mut quiet) = (Round::Idle, true);
+        let (mut found, mut quiet, mut look) = (Round::Idle, true, None);
         for (_, at) in &order {
             if self.processes[*at].tenant.rests() {
                 continue;
             }
             quiet = false;
             found = found.max(self.round(*at));
+            let governor = &self.processes[*at].tenant.governor;
+            let next = governor.next_look(Ns(self.now)).map(Ns::get);
+            look = look.into_iter().chain(next).min();
         }
         let signs = Signs {
             is_woken: std::mem::take(&mut self.woken),
             are_closed: self.closed,
             is_quiet: quiet,
             is_heard: true,
+            look_ns: look,
         };
         let rest = self.pauses.after(found, signs, self.now);
         self.closed |= rest.closes;

@@ -63,6 +63,7 @@ mod owned_memory;
 mod owned_mps;
 mod owned_process;
 mod owned_race;
+mod owned_slip;
 mod owned_slots;
 mod owned_storm;
 mod owned_strict;
@@ -209,6 +210,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_copies::TESTS,
         owned_crowded::TESTS,
         owned_forged::TESTS,
+        owned_slip::TESTS,
         owned_slots::TESTS,
         owned_strict::TESTS,
         owned_time::TESTS,

@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Forks a server that is in no group. It works at each step.
-fn server() -> Result<Child, Stop> {
+pub(crate) fn server() -> Result<Child, Stop> {
     let mut server = Child::fork(|parent: &mut Parent| {
         let session = uvm_session()?;
         // The address space is chosen by each context share.
@@ -64,7 +64,7 @@ fn client() -> Result<(Session, Handle), Stop> {
 }
 
 /// Opens the GPU as a client that launches a program.
-fn guest(program: u32) -> Result<Tenant, Stop> {
+pub(crate) fn guest(program: u32) -> Result<Tenant, Stop> {
     let (session, group) = client()?;
     Tenant::below(session, group, program)
 }

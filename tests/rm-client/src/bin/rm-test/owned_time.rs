@@ -61,7 +61,7 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     /// Opens the GPU, and launches until the driver follows the ends of launches.
-    fn new(program: u32) -> Result<Self, Stop> {
+    pub(crate) fn new(program: u32) -> Result<Self, Stop> {
         Self::with(session(0)?, program)
     }
 
@@ -106,10 +106,21 @@ impl Tenant {
 
     /// Submits a launch.
     pub(crate) fn launch(&mut self, blocks: u32) {
+        let words = self.next(blocks).words();
+        self.launcher.submit(&words);
+    }
+
+    /// The same, for a launch as CUDA makes it. The driver takes others for heads of graphs.
+    pub(crate) fn launch_as_cuda(&mut self, blocks: u32) {
+        let words = self.next(blocks).words_beside_companion();
+        self.launcher.submit(&words);
+    }
+
+    fn next(&mut self, blocks: u32) -> &Grid {
         self.launched += 1;
         self.grid.size[0] = blocks;
         self.grid.release = Some((self.address + RELEASE, self.launched));
-        self.launcher.submit(&self.grid.words());
+        &self.grid
     }
 
     /// The same, of any program and size. It adds 1 to the word at `counter` when it ends.
@@ -122,6 +133,13 @@ impl Tenant {
             ..self.grid
         };
         self.launcher.submit(&grid.words_adding(Some(counter)));
+    }
+
+    /// Writes what the last launch releases, as if all had ended.
+    pub(crate) fn forge_ends(&self) {
+        // CAST: an offset.
+        let word = self.words.u32(RELEASE as usize);
+        word.store(self.launched, Ordering::Release);
     }
 
     /// Returns how many launches have ended.
