@@ -152,8 +152,8 @@ impl Limited {
         governor.begin(now);
     }
 
-    /// Ends a round of all lanes. `pending` says whether work is held back or in flight. Returns how
-    /// soon the next one must come for the time of that work to count.
+    /// Ends a round of all lanes. `pending` says whether work is held back or in flight. Returns
+    /// how soon the next one must come for the time of that work to count.
     pub(super) fn end(&self, roster: &mut Roster<Kv>, pending: bool, now: Ns) -> Option<Ns> {
         let governor = &mut self.inner.lock().governor;
         governor.end(pending, now);

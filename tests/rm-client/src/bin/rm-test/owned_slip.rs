@@ -278,8 +278,9 @@ fn lends() -> Outcome {
     no_worker()
 }
 
-/// A tenant writes by itself what its launches release, early or twice, so that their times are what
-/// it likes. Its launches have TPCs of its mask and at least one, and its neighbour has its own.
+/// A tenant writes by itself what its launches release, early or twice, so that their times are
+/// what it likes. Its launches have TPCs of its mask and at least one, and its neighbour has its
+/// own.
 fn forges() -> Outcome {
     let [one, other] = groups()?;
     set(ONE, MASK, "0-31")?;
