@@ -259,21 +259,21 @@ pub fn fit(
     }
 }
 
+/// Returns the TPCs that a tenant may use at the place `rank` of the order.
+fn grant_at(tenant: &Tenant, rank: Rank, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
+    grant(&Tenant { rank, ..*tenant }, time, neighbours)
+}
+
 /// Returns how many TPCs a tenant may use at the place `rank` of the order, for work of any
 /// duration.
 pub fn dependable(tenant: &Tenant, rank: Rank, neighbours: &[Neighbour]) -> u32 {
-    let tenant = Tenant { rank, ..*tenant };
-    grant(&tenant, Ns::MAX, neighbours).count()
+    grant_at(tenant, rank, Ns::MAX, neighbours).count()
 }
 
 /// Returns whether reservations alone keep a tenant from work of this duration: the first of all
 /// ranks would wait, too.
 pub fn is_reserved_for_others(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> bool {
-    let first = Tenant {
-        rank: Rank::FIRST,
-        ..*tenant
-    };
-    grant(&first, time, neighbours).is_empty()
+    grant_at(tenant, Rank::FIRST, time, neighbours).is_empty()
 }
 
 /// Returns whether a tenant yields to a neighbour: one of an earlier rank is there, with work or
