@@ -6,8 +6,9 @@
 //! Terminology
 //!   piece     a launch or an atom
 //!   seated    has a place in the roster, so that others see it
-//!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX; but for who
-//!             may rest: has a duty cycle, or none in flight and no TPC that nobody reserves
+//!   claims    is seated, its last round showed work, it was alive within BEAT_MAX, and it may not
+//!             rest
+//!   may rest  has a duty cycle; or has work, none in flight, and no TPC but reserved ones
 //!   LEAST, MOST  how long a tenant waits behind an earlier rank that has shown no work any more:
 //!             SWITCHES by turns, PAUSE_MIN to PRESENT_MAX side by side
 //!   written   the TPCs of the tenant's mask; it is allowed fewer while it is pressed
@@ -291,8 +292,8 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
     let reserved = seated().fold(0, |all, other| all | other.own());
     let surely = seated().filter(|other| other.is_sure);
     let surely = surely.fold(0, |all, other| all | other.own());
-    let (mut forbidden, mut due, mut single) = (0, mine.allowed(), mine.written);
-    let mut unreserved = mine.allowed();
+    let (mut forbidden, mut unreserved, mut single) = (0, mine.allowed(), mine.written);
+    let mut outranked = 0;
     let mut order = None;
     for (at, other) in (0..).zip(all).filter(|(_, other)| other.seated) {
         let is_sibling = other.owner == mine.owner;
@@ -322,7 +323,6 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
             forbidden |= own & kept;
         }
         if !mine.steal || !other.is_away_for(IDLE_TIMEOUT_MAX.get(), now) {
-            due &= !own;
             unreserved &= !own;
         }
         if other.rank() < mine.rank() {
@@ -330,7 +330,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
                 forbidden |= other.usable(reserved) & kept;
             }
             if !other.is_away_for(most.get(), now) {
-                due &= !other.usable(surely);
+                outranked |= other.usable(surely);
             }
         }
     }
@@ -338,7 +338,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
         allowed: mine.allowed(),
         written: mine.written,
         forbidden: forbidden & !mine.own(),
-        due: due | mine.own(),
+        due: (unreserved & !outranked) | mine.own(),
         unreserved: unreserved | mine.own(),
         slips: mine.slips,
         single: mine.pressed.then_some(single | mine.own()),
