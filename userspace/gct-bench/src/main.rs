@@ -272,6 +272,7 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     for models in models::alike(&models) {
         text += "## Models\n\nEach ratio is relative to the program alone.\n\n";
         text += &models::markdown(&models);
+        text += &models::by_window(&models);
         text += "\n## Models: what dominates what\n\n";
         text += &dominance::markdown(&models);
     }

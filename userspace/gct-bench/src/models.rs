@@ -328,6 +328,20 @@ pub(crate) fn alike<'a>(tables: &[&'a Table]) -> Vec<Vec<&'a Table>> {
     groups
 }
 
+/// Formats what [`markdown`] does for each window alone; nothing if there is one only.
+pub(crate) fn by_window(tables: &[&Table]) -> String {
+    let windows = tables.iter().map(|table| table.rounds(P99)).max();
+    let each = (0..windows.unwrap_or(0)).map(|round| {
+        let window: Vec<Table> = tables.iter().map(|table| table.of_round(round)).collect();
+        let text = markdown(&window.iter().collect::<Vec<_>>());
+        format!("\nWindow {}:\n\n{text}", round.saturating_add(1))
+    });
+    match windows {
+        Some(2..) => each.collect(),
+        _ => String::new(),
+    }
+}
+
 /// Formats a line per mechanism: the mean and the worst pair.
 pub(crate) fn markdown(tables: &[&Table]) -> String {
     let mut sums: Vec<(&str, Sum)> = Vec::new();
@@ -438,6 +452,27 @@ mod tests {
         assert_eq!(groups.len(), 2);
         assert!(markdown(&groups[0]).contains("| 40% | 40% | 80% |"));
         assert!(markdown(&groups[1]).contains("| 40% | 40% | 200% |"));
+    }
+
+    #[test]
+    fn each_window_has_its_own_mean() {
+        let offered = Offered {
+            load: LOAD,
+            arrivals: Arrivals::Poisson,
+        };
+        let mut table = table(offered, "bert", "lora");
+        let windows = |p99: [f64; 2]| [vec![], vec![], p99.to_vec(), vec![2.0, 4.0], vec![]];
+        table.row(ALONE, &windows([100.0, 200.0]));
+        table.row("MPS", &windows([150.0, 400.0]));
+        let text = by_window(&[&table]);
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("| MPS"))
+            .collect();
+        assert!(lines[0].starts_with("| MPS | 1 | 1.50 | 1.50 (bert beside training lora) | 100%"));
+        assert!(lines[1].starts_with("| MPS | 1 | 2.00 | 2.00 (bert beside training lora) | 100%"));
+        assert_eq!(lines.len(), 2);
+        assert_eq!(by_window(&[&table.of_round(0)]), "");
     }
 
     #[test]

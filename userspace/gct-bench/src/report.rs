@@ -70,6 +70,27 @@ impl Table {
         }
     }
 
+    /// Returns the number of windows of a column, the most of any row.
+    pub(crate) fn rounds(&self, column: usize) -> usize {
+        let of = |row: &Row| row.values.get(column).map_or(0, Vec::len);
+        self.rows.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Returns the table of one window alone.
+    pub(crate) fn of_round(&self, round: usize) -> Self {
+        let value = |values: &Vec<f64>| values.get(round).copied().into_iter().collect();
+        let rows = self.rows.iter().map(|row| Row {
+            name: row.name.clone(),
+            values: row.values.iter().map(value).collect(),
+        });
+        Self {
+            title: self.title.clone(),
+            point: self.point,
+            columns: self.columns.clone(),
+            rows: rows.collect(),
+        }
+    }
+
     /// Returns the row of this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
