@@ -10,20 +10,44 @@ pub(crate) fn markdown(tables: &[&Table], mechanisms: &[&str]) -> String {
     by_mechanism(tables, mechanisms, dominance::name, cell)
 }
 
-/// Formats a line per table, and in it a `cell` per mechanism.
+/// Columns that a page still shows side by side.
+const WIDEST: usize = 8;
+
+/// Formats a line per table, and in it a `cell` per mechanism. Many mechanisms have a line each, and
+/// a cell per table.
 pub(crate) fn by_mechanism(
     tables: &[&Table],
     mechanisms: &[&str],
     name: impl Fn(&Table) -> String,
     cell: impl Fn(&Table, &str) -> Option<String>,
 ) -> String {
-    let lines = "---|".repeat(mechanisms.len());
-    let mut out = format!("| | {} |\n|---|{lines}\n", mechanisms.join(" | "));
-    for table in tables {
+    let cell =
+        |table: &Table, mechanism: &str| cell(table, mechanism).unwrap_or_else(|| "-".into());
+    let names = mechanisms.iter().map(ToString::to_string);
+    if mechanisms.len() > WIDEST.max(tables.len()) {
+        let lines = mechanisms.iter().map(|mechanism| {
+            let cells = tables.iter().map(|table| cell(table, mechanism));
+            (mechanism.to_string(), cells.collect())
+        });
+        return lined(tables.iter().map(|table| name(table)), lines);
+    }
+    let lines = tables.iter().map(|table| {
         let cells = mechanisms.iter().map(|mechanism| cell(table, mechanism));
-        let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".into()));
-        let cells: Vec<String> = cells.collect();
-        out += &format!("| {} | {} |\n", name(table), cells.join(" | "));
+        (name(table), cells.collect())
+    });
+    lined(names, lines)
+}
+
+/// Formats a table of named columns and lines.
+fn lined(
+    columns: impl Iterator<Item = String>,
+    lines: impl Iterator<Item = (String, Vec<String>)>,
+) -> String {
+    let columns: Vec<String> = columns.collect();
+    let rule = "---|".repeat(columns.len());
+    let mut out = format!("| | {} |\n|---|{rule}\n", columns.join(" | "));
+    for (name, cells) in lines {
+        out += &format!("| {name} | {} |\n", cells.join(" | "));
     }
     out
 }
@@ -66,6 +90,24 @@ mod tests {
         assert_eq!(
             last,
             Some("| point | 40.0 | 2310 (100.0) | 44.0 (97.0) | - |")
+        );
+    }
+
+    #[test]
+    fn many_mechanisms_have_a_line_each() {
+        let tables = ["a", "b"].map(|title| Table::new(title, &COLUMNS));
+        let tables: Vec<&Table> = tables.iter().collect();
+        let cell = |table: &Table, name: &str| Some(format!("{}{name}", table.title));
+        let lines = |count: usize| {
+            let names: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            by_mechanism(&tables, &names, |table| table.title.clone(), cell)
+        };
+        assert!(lines(WIDEST).ends_with("| b | b0 | b1 | b2 | b3 | b4 | b5 | b6 | b7 |\n"));
+        let many = lines(WIDEST + 1);
+        assert!(
+            many.starts_with("| | a | b |\n|---|---|---|\n| 0 | a0 | b0 |\n"),
+            "{many}"
         );
     }
 }
