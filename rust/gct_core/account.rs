@@ -31,6 +31,8 @@ pub struct Amount {
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.
     pub managed: Bytes,
+    /// The part of it that is for page tables.
+    pub tables: Bytes,
     /// Host memory that evictions of managed memory have taken.
     pub host: Bytes,
     /// The round of a single channel group; meaningless in a sum.
@@ -47,6 +49,7 @@ impl Amount {
         shadowed_channels: 0,
         memory: Bytes(0),
         managed: Bytes(0),
+        tables: Bytes(0),
         host: Bytes(0),
         round: Round::GRAPHICS,
     };
@@ -71,6 +74,14 @@ impl Amount {
         }
     }
 
+    /// Returns the amount that says of managed memory that it is for page tables.
+    pub(crate) const fn of_tables(tables: Bytes) -> Self {
+        Self {
+            tables,
+            ..Self::ZERO
+        }
+    }
+
     /// Returns the amount of host memory that an eviction takes.
     pub(crate) const fn of_host(host: Bytes) -> Self {
         Self { host, ..Self::ZERO }
@@ -80,6 +91,11 @@ impl Amount {
     pub fn all_memory(&self) -> Bytes {
         // INVARIANT: this does not saturate, because `plus` refuses such a sum.
         self.memory + self.managed
+    }
+
+    /// Returns the part of [`Amount::all_memory`] that cannot be evicted.
+    pub fn fixed_memory(&self) -> Bytes {
+        self.memory + self.tables
     }
 
     /// Returns the amount of one object of a class. `answer` is the answer to its
@@ -123,6 +139,7 @@ impl Amount {
                 .checked_add(other.shadowed_channels)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
+            tables: self.tables.checked_add(other.tables)?,
             host: self.host.checked_add(other.host)?,
             round: Round::GRAPHICS,
         };
@@ -140,6 +157,7 @@ impl Amount {
                 .checked_sub(other.shadowed_channels)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
+            tables: self.tables.checked_sub(other.tables)?,
             host: self.host.checked_sub(other.host)?,
             round: Round::GRAPHICS,
         })

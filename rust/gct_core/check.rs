@@ -247,6 +247,7 @@ fn add(a: &Amount, b: &Amount) -> Amount {
         shadowed_channels: (Sat(a.shadowed_channels) + Sat(b.shadowed_channels)).0,
         memory: a.memory + b.memory,
         managed: a.managed + b.managed,
+        tables: a.tables + b.tables,
         host: a.host + b.host,
         round: a.round,
     }

@@ -85,6 +85,8 @@ features! {
     SloP99 = 22, "slo.p99";
     /// Memory beyond a part that is kept gives way to others.
     GmemLow = 23, "gmem.low";
+    /// Page tables are charged, too.
+    GmemTables = 24, "gmem.page_tables";
 }
 
 /// A set of features.

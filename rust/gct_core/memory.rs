@@ -7,16 +7,17 @@
 //! ```text
 //! root     2 MiB of device memory. UVM allocates managed memory in roots, and evicts whole roots.
 //!          A root is free or has one holder, so its state alone says who is charged for it
+//! table    a root with page tables of its holder. It cannot be evicted, so no list has it
 //! slot     the account of a process
 //! reserve  charge a root before its allocator has chosen it
-//! charge   (roots held + roots reserved) * 2 MiB
+//! charge   (roots held + tables held + roots reserved) * 2 MiB
 //! ```
 //!
 //! Both tables belong to the caller. Nothing here allocates, and everything is O(1) but
 //! [`Ledger::pick`], which looks at [`LOOKS_MAX`] roots at most. So it can run under a spinlock.
 //!
 //! ```text
-//! root          take(s)                          drop_root
+//! root          take(s), take_table(s)           drop_root
 //! free          held by s                        -
 //! held by a     held by s; a is not charged      free
 //! ```
@@ -58,6 +59,7 @@ pub struct Root {
     prev: u32,
     /// Whether it was used since [`Ledger::pick`] looked at it last.
     used: bool,
+    is_table: bool,
 }
 
 impl Default for Root {
@@ -67,6 +69,7 @@ impl Default for Root {
             next: NONE,
             prev: NONE,
             used: false,
+            is_table: false,
         }
     }
 }
@@ -76,6 +79,7 @@ impl Default for Root {
 pub struct Slot {
     is_open: bool,
     roots: u32,
+    tables: u32,
     reserved: u32,
     /// The next of its roots that [`Ledger::pick`] looks at.
     hand: u32,
@@ -86,6 +90,7 @@ impl Default for Slot {
         Self {
             is_open: false,
             roots: 0,
+            tables: 0,
             reserved: 0,
             hand: NONE,
         }
@@ -93,15 +98,20 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Returns how many roots it holds.
+    /// Returns how many roots of managed memory it holds.
     pub const fn roots(&self) -> u32 {
         self.roots
     }
 
     /// Returns what is charged.
     pub fn charge(&self) -> Bytes {
-        let roots = Sat(u64::from(self.roots)) + Sat(u64::from(self.reserved));
-        ROOT * roots.0
+        let held = Sat(u64::from(self.roots)) + Sat(u64::from(self.tables));
+        ROOT * (held + Sat(u64::from(self.reserved))).0
+    }
+
+    /// Returns the part of the charge that is for page tables.
+    pub fn tables(&self) -> Bytes {
+        ROOT * u64::from(self.tables)
     }
 }
 
@@ -193,7 +203,7 @@ impl<'a> Ledger<'a> {
             return false;
         }
         self.cancel(slot, 1);
-        if self.holder(root) != Some(slot) {
+        if self.holder(root) != Some(slot) || self.is_table(root) {
             self.drop_root(root);
             self.link(slot, root);
         }
@@ -201,11 +211,40 @@ impl<'a> Ledger<'a> {
         true
     }
 
+    /// Gives a root for page tables to an account, like [`Ledger::take`].
+    pub fn take_table(&mut self, slot: SlotId, root: RootId) -> bool {
+        if self.open_slot_mut(slot).is_none() || self.root(root).is_none() {
+            return false;
+        }
+        self.cancel(slot, 1);
+        self.drop_root(root);
+        if let Some(root) = self.root_mut(root) {
+            (root.holder, root.is_table) = (slot.0, true);
+        }
+        if let Some(slot) = self.slot_mut(slot) {
+            slot.tables = slot.tables.saturating_add(1);
+        }
+        true
+    }
+
     /// Makes a root free.
     pub fn drop_root(&mut self, root: RootId) {
-        if let Some(holder) = self.holder(root) {
-            self.unlink(holder, root);
+        let Some(holder) = self.holder(root) else {
+            return;
+        };
+        if !self.is_table(root) {
+            return self.unlink(holder, root);
         }
+        if let Some(root) = self.root_mut(root) {
+            *root = Root::default();
+        }
+        if let Some(holder) = self.slot_mut(holder) {
+            holder.tables = holder.tables.saturating_sub(1);
+        }
+    }
+
+    fn is_table(&self, root: RootId) -> bool {
+        self.root(root).is_some_and(|root| root.is_table)
     }
 
     /// Records that a root was used, or that it is cold.

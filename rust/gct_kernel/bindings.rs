@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct, workqueue_struct};
 
-pub const GCT_ABI_VERSION: u32 = 16;
+pub const GCT_ABI_VERSION: u32 = 17;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -195,6 +195,12 @@ unsafe extern "C" {
         tried: u32,
         victim: *mut u32,
     ) -> u32;
+    pub fn gct_uvm_reserve_table(
+        gpu: *mut kernel::ffi::c_void,
+        account: u32,
+        tried: u32,
+        victim: *mut u32,
+    ) -> u32;
     pub fn gct_uvm_cancel(gpu: *mut kernel::ffi::c_void, account: u32);
     pub fn gct_uvm_evicted(gpu: *mut kernel::ffi::c_void, root: u32);
     pub fn gct_uvm_instead(gpu: *mut kernel::ffi::c_void, root: u32, tried: u32) -> u32;
@@ -207,6 +213,7 @@ unsafe extern "C" {
     ) -> u64;
     pub fn gct_uvm_host_uncharge(charge: u64, bytes: u64);
     pub fn gct_uvm_take(gpu: *mut kernel::ffi::c_void, root: u32, account: u32);
+    pub fn gct_uvm_take_table(gpu: *mut kernel::ffi::c_void, root: u32, account: u32);
     pub fn gct_uvm_drop(gpu: *mut kernel::ffi::c_void, root: u32);
     pub fn gct_uvm_holder(gpu: *mut kernel::ffi::c_void, root: u32) -> u32;
     pub fn gct_uvm_use(gpu: *mut kernel::ffi::c_void, root: u32, used: u32);

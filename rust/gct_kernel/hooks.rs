@@ -27,6 +27,7 @@ const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemLimit)
     .with(Feature::GmemLow)
     .with(Feature::GmemUvm)
+    .with(Feature::GmemTables)
     .with(Feature::GmemEvict)
     .with(Feature::HmemCharge)
     .with(Feature::HmemLimit)

@@ -12,6 +12,8 @@
 //! (gct-pmm-evict.h), [`make_room`] has UVM evict for the others, and the
 //! [`evictor`](crate::evictor) before anybody needs the room.
 
+mod tables;
+
 use crate::bindings;
 use crate::evictor::Evictors;
 use crate::hooks::count_refusal;
@@ -479,10 +481,11 @@ impl Gpu {
         // The sum is read under the core's mutex, so the last reader charges the last sum.
         let settled = glue.with(|state, _| {
             let report = self.table.lock().accounts().report(slot);
-            let Some((Holder { file, ticket, .. }, bytes)) = report else {
+            let Some((Holder { file, ticket, .. }, sums)) = report else {
                 return Ok(());
             };
-            match state.recharge_managed(file, ticket, bytes) {
+            let charged = state.recharge_managed(file, ticket, sums.charge);
+            match charged.and_then(|()| state.record_tables(file, ticket, sums.tables)) {
                 Ok(()) | Err(Error::Gone) => Ok(()),
                 Err(error) => {
                     self.table.lock().accounts().changed(slot);

@@ -19,6 +19,7 @@ check_signatures!(
     gct_uvm_account_close,
     gct_uvm_settle,
     gct_uvm_reserve,
+    gct_uvm_reserve_table,
     gct_uvm_cancel,
     gct_uvm_evicted,
     gct_uvm_instead,
@@ -26,6 +27,7 @@ check_signatures!(
     gct_uvm_host_charge,
     gct_uvm_host_uncharge,
     gct_uvm_take,
+    gct_uvm_take_table,
     gct_uvm_drop,
     gct_uvm_holder,
     gct_uvm_use,
@@ -144,6 +146,11 @@ unsafe extern "C" fn gct_uvm_reserve(
     let victim = unsafe { victim.as_mut() };
     let reserved = gpu.reserve(&glue, SlotId(account), victim.is_some().then_some(tried));
     glue.uvm.evictors.wake(gpu);
+    answer(reserved, victim)
+}
+
+/// Stores the victim, if the caller wants one. Returns whether the root is charged.
+fn answer(reserved: Reserved, victim: Option<&mut u32>) -> u32 {
     if let Some(victim) = victim {
         *victim = match reserved {
             Reserved::Refused(Some(victim)) => victim.0,
@@ -151,6 +158,29 @@ unsafe extern "C" fn gct_uvm_reserve(
         };
     }
     u32::from(reserved == Reserved::Granted)
+}
+
+/// Charges an account for a root of page tables, or names a victim.
+///
+/// # Safety
+///
+/// As for [`gct_uvm_reserve`].
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_reserve_table(
+    gpu: *mut c_void,
+    account: u32,
+    tried: u32,
+    victim: *mut u32,
+) -> u32 {
+    // SAFETY: the caller's contract.
+    let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) else {
+        return 1;
+    };
+    // SAFETY: the caller's contract; null is handled.
+    let victim = unsafe { victim.as_mut() };
+    let reserved = gpu.reserve_table(&glue, SlotId(account), victim.is_some().then_some(tried));
+    glue.uvm.evictors.wake(gpu);
+    answer(reserved, victim)
 }
 
 /// Takes a charge back for which no root was taken.
@@ -250,6 +280,19 @@ unsafe extern "C" fn gct_uvm_take(gpu: *mut c_void, root: u32, account: u32) {
     // SAFETY: the caller's contract.
     if let Some(gpu) = unsafe { self::gpu(gpu) } {
         gpu.take(RootId(root), SlotId(account));
+    }
+}
+
+/// Gives a root for page tables to an account.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root and account are valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_take_table(gpu: *mut c_void, root: u32, account: u32) {
+    // SAFETY: the caller's contract.
+    if let Some(gpu) = unsafe { self::gpu(gpu) } {
+        gpu.take_table(RootId(root), SlotId(account));
     }
 }
 

@@ -19,8 +19,8 @@
 #define GCT_WAIT_US 1000
 
 /*
- * How many root chunks a thread that serves faults of all tenants evicts for one. An
- * owner's other threads may take each of them first.
+ * How many root chunks a thread that serves faults of all tenants, or that allocates page
+ * tables, evicts for one. An owner's other threads may take each of them first.
  */
 #define GCT_EVICTIONS_MAX 16
 
@@ -225,6 +225,24 @@ void uvm_gct_evict_for_thread(uvm_gpu_t *gpu)
 			return;
 		else if (victim == 0 && !serves_all && !gct_wait(&waits, &tried))
 			return;
+	}
+	context->gct_reserved = true;
+}
+
+void uvm_gct_evict_for_table(uvm_gpu_t *gpu)
+{
+	uvm_pmm_gpu_t *pmm = &gpu->pmm;
+	uvm_thread_context_t *context = uvm_thread_context();
+	uint32_t victim, tried = 0, evicted = 0;
+
+	while (!gct_uvm_reserve_table(pmm->gct_gpu, context->gct_account, tried, &victim)) {
+		if (victim == 0 || evicted == GCT_EVICTIONS_MAX || fatal_signal_pending(current))
+			return;
+		tried++;
+		if (gct_evict(pmm, victim) == NV_OK) {
+			tried = 0;
+			evicted++;
+		}
 	}
 	context->gct_reserved = true;
 }

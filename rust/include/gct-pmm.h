@@ -12,6 +12,9 @@
 /* Evicts until this thread has reserved a root chunk, or nothing can leave. */
 void uvm_gct_evict_for_thread(uvm_gpu_t *gpu);
 
+/* The same for a root chunk of page tables. It waits for nobody: these can go to the host. */
+void uvm_gct_evict_for_table(uvm_gpu_t *gpu);
+
 /*
  * Makes the root chunk the first of @used that a full GPU evicts next. @unused ones and
  * free ones leave before. PMM's lock is held.

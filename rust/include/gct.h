@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 16
+#define GCT_ABI_VERSION 17
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -220,6 +220,8 @@ void gct_serve_file(void *file);
  * account that has to give up a root chunk first in *@victim: one of the owner whose
  * limit it is, or 0 if there is none. @tried victims before this one could give up
  * nothing; with GCT_UVM_ANYWAY it charges beyond any limit. @victim may be NULL.
+ * gct_uvm_reserve_table() does so for a root chunk of page tables, which have at most
+ * half of a limit. It does not know GCT_UVM_ANYWAY.
  * gct_uvm_cancel() takes a charge back for which no gct_uvm_take() follows.
  * gct_uvm_evicted() counts a root chunk, which still has its holder. Context: as above.
  *
@@ -239,7 +241,9 @@ void gct_serve_file(void *file);
  * charged, or GCT_UVM_REFUSED if a limit is in the way and the eviction is @for_owner:
  * for a limit of the owner's, and not for a GPU that is full. Context: as above.
  *
- * gct_uvm_take() gives a root chunk to an account, which must have reserved one,
+ * gct_uvm_take() gives a root chunk to an account, which must have reserved one.
+ * gct_uvm_take_table() does so for a root chunk that page tables of the account are in,
+ * which nobody evicts.
  * gct_uvm_drop() makes it free, and gct_uvm_holder() returns its holder.
  * gct_uvm_use() says whether it was used lately. gct_uvm_pick() returns the root chunk
  * that a victim gives up, among those for which @can_leave returns 1, or
@@ -261,6 +265,7 @@ uint32_t gct_uvm_account_open(void *gpu, void *file);
 void gct_uvm_account_close(void *gpu, uint32_t account);
 void gct_uvm_settle(void *gpu, uint32_t account);
 uint32_t gct_uvm_reserve(void *gpu, uint32_t account, uint32_t tried, uint32_t *victim);
+uint32_t gct_uvm_reserve_table(void *gpu, uint32_t account, uint32_t tried, uint32_t *victim);
 void gct_uvm_cancel(void *gpu, uint32_t account);
 void gct_uvm_evicted(void *gpu, uint32_t root);
 uint32_t gct_uvm_instead(void *gpu, uint32_t root, uint32_t tried);
@@ -268,6 +273,7 @@ uint32_t gct_uvm_shortage(void *gpu, uint32_t account, uint32_t failed);
 uint64_t gct_uvm_host_charge(void *gpu, uint32_t account, uint64_t bytes, uint32_t for_owner);
 void gct_uvm_host_uncharge(uint64_t charge, uint64_t bytes);
 void gct_uvm_take(void *gpu, uint32_t root, uint32_t account);
+void gct_uvm_take_table(void *gpu, uint32_t root, uint32_t account);
 void gct_uvm_drop(void *gpu, uint32_t root);
 uint32_t gct_uvm_holder(void *gpu, uint32_t root);
 void gct_uvm_use(void *gpu, uint32_t root, uint32_t used);

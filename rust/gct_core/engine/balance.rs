@@ -84,7 +84,7 @@ impl Pool {
             rank: settings.rank(),
             low: settings.gmem_low.filter(|_| self.is_elastic()),
             limit: settings.gmem_limit.unwrap_or(memory).min(memory),
-            fixed: now.memory,
+            fixed: now.fixed_memory(),
             device: now.all_memory(),
             host: now.host,
             rests: self.balance.rests(),

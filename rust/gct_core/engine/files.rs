@@ -271,7 +271,12 @@ fn show_pool(
         File::GmemStat if features.has(Feature::GmemCharge) => {
             show::stat_line("pinned", now.memory.get(), out)
                 .and_then(|()| match features.has(Feature::GmemUvm) {
-                    true => show::stat_line("uvm", now.managed.get(), out),
+                    true => show::stat_line("uvm", (now.managed - now.tables).get(), out).and_then(
+                        |()| match features.has(Feature::GmemTables) {
+                            true => show::stat_line("page_tables", now.tables.get(), out),
+                            false => Ok(()),
+                        },
+                    ),
                     false => Ok(()),
                 })
                 .and_then(|()| match pool.allowed {

@@ -120,9 +120,11 @@ impl State<'_> {
             self.free(proc, key);
             return self.account_leave(file);
         }
-        self.uncharge_part(proc, &object, Amount::of_managed(object.charged.managed));
+        let rest = Amount::of_host(object.charged.host);
+        let device = object.charged.without(&rest).unwrap_or(Amount::ZERO);
+        self.uncharge_part(proc, &object, device);
         if let Some(object) = self.objects.get_mut(key) {
-            (object.charged.managed, object.is_closed) = (Bytes(0), true);
+            (object.charged, object.is_closed) = (rest, true);
         }
     }
 }

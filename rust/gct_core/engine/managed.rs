@@ -95,6 +95,21 @@ impl State<'_> {
         Ok(over)
     }
 
+    /// Returns whether page tables of a file's process may have a root more: within each limit they
+    /// have at most half. Since they cannot be evicted, they could else leave no room for a page.
+    pub fn admits_table(&self, file: FileId, gpu: GpuId) -> bool {
+        let Some(file) = self.files.get(&file) else {
+            return true;
+        };
+        let owners = self.owners_of(file.proc).into_iter().flatten();
+        let mut pools = owners.filter_map(|owner| self.pools.get(&(owner, gpu)));
+        pools.all(|pool| {
+            let tables = pool.usage.now().tables + ROOT;
+            pool.memory_limit()
+                .is_none_or(|limit| tables + tables <= limit)
+        })
+    }
+
     /// Returns whether `more` would exceed the limit of an owner, or that of a trial.
     pub fn exceeds_limit_of(&self, owner: Owner, gpu: GpuId, more: Bytes) -> bool {
         let pool = self.pools.get(&(owner, gpu));
@@ -245,6 +260,30 @@ impl State<'_> {
         }
         if let Some(object) = self.objects.get_mut(key) {
             object.charged.managed = now;
+        }
+        Ok(())
+    }
+
+    /// Records which part of what a ticket is charged for is page tables. No sum changes by it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`State::recharge_managed`].
+    pub fn record_tables(
+        &mut self,
+        file: FileId,
+        ticket: Ticket,
+        tables: Bytes,
+    ) -> Result<(), Error> {
+        let proc = self.files.get(&file).ok_or(Error::Gone)?.proc;
+        let key = ticket.reservation().ok_or(Error::Gone)?;
+        let object = *self.objects.get(key).ok_or(Error::Gone)?;
+        self.reserve_charge()?;
+        let was = object.charged.tables;
+        self.uncharge_part(proc, &object, Amount::of_tables(was - tables));
+        let more = self.charge(proc, object.gpu, Amount::of_tables(tables - was));
+        if let Some(object) = self.objects.get_mut(key) {
+            object.charged.tables = was - (was - tables) + more.tables;
         }
         Ok(())
     }

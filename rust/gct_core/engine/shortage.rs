@@ -61,9 +61,9 @@ impl State<'_> {
 }
 
 impl Pool {
-    /// Returns whether a root exceeds the limit although all managed memory gives way.
+    /// Returns whether a root exceeds the limit although all pages of managed memory give way.
     fn never_has_room(&self) -> bool {
-        let sum = self.usage.now().memory.checked_add(ROOT);
+        let sum = self.usage.now().fixed_memory().checked_add(ROOT);
         self.memory_limit()
             .is_some_and(|limit| sum.is_none_or(|sum| sum > limit))
     }

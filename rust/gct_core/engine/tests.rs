@@ -25,6 +25,7 @@ mod rounds;
 mod schedules;
 mod shortage;
 mod shortest;
+mod tables;
 
 use crate::dirs::{DirPath, Effect};
 use crate::engine::Ticket;

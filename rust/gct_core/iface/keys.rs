@@ -108,6 +108,12 @@ pub const KEYS: &[Key] = &[
         Some(Feature::GmemUvm),
         "Bytes of managed memory: of its roots of 2 MiB on the GPU; in the user-space mode all that programs ask for as such, resident or not, and of pageable memory what is on the GPU.",
     ),
+    key(
+        File::GmemStat,
+        "page_tables",
+        Some(Feature::GmemTables),
+        "Bytes of page tables in device memory, for managed memory and for what is mapped beside it: of their roots of 2 MiB.",
+    ),
     Key {
         file: File::GmemStat,
         key: "allowed",

@@ -17,7 +17,7 @@
 //! Roots change hands under a spinlock. Their sums are reported later, by a thread that may sleep:
 //!
 //! ```text
-//! take, drop_root   the sums of both accounts are stale
+//! take, take_table, drop_root   the sums of both accounts are stale
 //! next_stale        a stale account
 //! report            its owner, and its bytes now: not stale any more
 //! ```
@@ -43,7 +43,7 @@
 //!     rest          there is room enough, or none can be made: it waits no more
 //! ```
 
-use super::{Ledger, RootId, Slot, SlotId};
+use super::{Ledger, RootId, SlotId};
 use crate::units::Bytes;
 
 /// How many times a payer's accounts must be free before it opens one more.
@@ -63,6 +63,15 @@ pub struct Account<T> {
     credit: u32,
     /// Whether it waits for the evictor.
     is_waiting: bool,
+}
+
+/// What an account is charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sums {
+    /// All roots, held and reserved.
+    pub charge: Bytes,
+    /// The part of it that is for page tables.
+    pub tables: Bytes,
 }
 
 /// An account that has to give up a root: its slot, and how often the slot was opened. So nobody
@@ -188,17 +197,13 @@ impl<'a, T: Copy> Accounts<'a, T> {
         if !self.ledger.reserve(slot) {
             return None;
         }
-        Some((owner, self.charge(slot)?))
+        Some((owner, self.sums(slot)?.charge))
     }
 
     /// Gives a reserved root back.
     pub fn cancel(&mut self, slot: SlotId) {
         self.ledger.cancel(slot, 1);
         self.changed(slot);
-    }
-
-    fn charge(&self, slot: SlotId) -> Option<Bytes> {
-        self.ledger.slot(slot).map(Slot::charge)
     }
 
     /// Gives a root to an open account, which consumes a reservation if it has one. Any other slot
@@ -208,14 +213,36 @@ impl<'a, T: Copy> Accounts<'a, T> {
             return self.drop_root(root);
         }
         let from = self.ledger.holder(root);
-        let before = self.charge(slot);
+        let before = self.sums(slot);
         self.ledger.take(slot, root);
-        if before != self.charge(slot) {
+        self.taken(slot, from, before);
+    }
+
+    /// Gives a root for page tables to an open account, like [`Accounts::take`].
+    pub fn take_table(&mut self, slot: SlotId, root: RootId) {
+        if self.owner(slot).is_none() {
+            return self.drop_root(root);
+        }
+        let from = self.ledger.holder(root);
+        let before = self.sums(slot);
+        self.ledger.take_table(slot, root);
+        self.taken(slot, from, before);
+    }
+
+    fn taken(&mut self, slot: SlotId, from: Option<SlotId>, before: Option<Sums>) {
+        if before != self.sums(slot) {
             self.changed(slot);
         }
         if from != Some(slot) {
             self.left(from);
         }
+    }
+
+    fn sums(&self, slot: SlotId) -> Option<Sums> {
+        self.ledger.slot(slot).map(|slot| Sums {
+            charge: slot.charge(),
+            tables: slot.tables(),
+        })
     }
 
     /// Returns the account that has to give up a root: of those that `is_candidate` names and that
@@ -361,14 +388,14 @@ impl<'a, T: Copy> Accounts<'a, T> {
         stale.next().map(|(_, number)| SlotId(number))
     }
 
-    /// Returns the owner of a stale account and the bytes that it holds, and marks it as reported.
-    pub fn report(&mut self, slot: SlotId) -> Option<(T, Bytes)> {
+    /// Returns the owner of a stale account and its sums, and marks it as reported.
+    pub fn report(&mut self, slot: SlotId) -> Option<(T, Sums)> {
         let account = self.account_mut(slot)?;
         if !core::mem::take(&mut account.is_stale) {
             return None;
         }
         let owner = account.owner?;
-        Some((owner, self.charge(slot)?))
+        Some((owner, self.sums(slot)?))
     }
 }
 

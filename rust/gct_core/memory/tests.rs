@@ -4,6 +4,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::vec;
 use std::vec::Vec;
 
@@ -14,11 +15,14 @@ struct World {
     roots: Vec<Root>,
     slots: Vec<Slot>,
     reserved: [u32; SLOTS as usize],
+    /// Roots with page tables.
+    tables: BTreeSet<u32>,
 }
 
 impl World {
     fn new() -> Self {
         let mut world = Self {
+            tables: BTreeSet::new(),
             roots: vec![Root::default(); ROOTS as usize],
             slots: vec![Slot::default(); SLOTS as usize],
             reserved: [0; SLOTS as usize],
@@ -47,12 +51,16 @@ impl World {
         for slot in 0..SLOTS {
             let held = self.held(slot);
             let account = self.slots[slot as usize];
-            assert_eq!(account.roots() as usize, held.len());
             let charged = held.len() as u64 + u64::from(self.reserved[slot as usize]);
             assert_eq!(account.charge(), ROOT * charged);
+            let (tables, pages) = held
+                .iter()
+                .partition::<Vec<u32>, _>(|root| self.tables.contains(root));
+            assert_eq!(account.roots() as usize, pages.len());
+            assert_eq!(account.tables(), ROOT * tables.len() as u64);
             let mut listed = self.list(slot);
             listed.sort_unstable();
-            assert_eq!(listed, held);
+            assert_eq!(listed, pages);
         }
     }
 
@@ -76,6 +84,7 @@ impl World {
 #[derive(Clone, Debug)]
 enum Step {
     Take(u32, u32),
+    TakeTable(u32, u32),
     Drop(u32),
     Use(u32, bool),
     Reserve(u32),
@@ -91,6 +100,7 @@ fn step() -> impl Strategy<Value = Step> {
     let root = || 0..ROOTS + 1;
     prop_oneof![
         6 => (slot(), root()).prop_map(|(s, r)| Step::Take(s, r)),
+        2 => (slot(), root()).prop_map(|(s, r)| Step::TakeTable(s, r)),
         2 => root().prop_map(Step::Drop),
         1 => (root(), any::<bool>()).prop_map(|(r, on)| Step::Use(r, on)),
         2 => slot().prop_map(Step::Reserve),
@@ -111,11 +121,20 @@ impl World {
                 let taken = self.ledger().take(SlotId(slot), RootId(root));
                 assert_eq!(taken, slot < SLOTS && root < ROOTS);
                 if taken {
-                    assert_eq!(self.ledger().holder(RootId(root)), Some(SlotId(slot)));
-                    *self.reserved(slot) = self.reserved(slot).saturating_sub(1);
+                    self.tables.remove(&root);
+                    self.took(slot, root);
+                }
+            }
+            Step::TakeTable(slot, root) => {
+                let taken = self.ledger().take_table(SlotId(slot), RootId(root));
+                assert_eq!(taken, slot < SLOTS && root < ROOTS);
+                if taken {
+                    self.tables.insert(root);
+                    self.took(slot, root);
                 }
             }
             Step::Drop(root) => {
+                self.tables.remove(&root);
                 self.ledger().drop_root(RootId(root));
                 assert_eq!(self.ledger().holder(RootId(root)), None);
             }
@@ -144,10 +163,17 @@ impl World {
         self.check();
     }
 
-    /// A victim is the account's own and can leave, and is found if there is one.
+    fn took(&mut self, slot: u32, root: u32) {
+        assert_eq!(self.ledger().holder(RootId(root)), Some(SlotId(slot)));
+        *self.reserved(slot) = self.reserved(slot).saturating_sub(1);
+    }
+
+    /// A victim is the account's own and can leave, has no page tables, and is found if there is
+    /// one.
     fn pick(&mut self, slot: u32, pinned: u32) {
         let can_leave = |root: RootId| pinned & (1 << root.0) == 0;
-        let candidates = self.held(slot);
+        let mut candidates = self.held(slot);
+        candidates.retain(|root| !self.tables.contains(root));
         let exists = candidates.iter().any(|root| can_leave(RootId(*root)));
         let picked = self.ledger().pick(SlotId(slot), can_leave);
         assert_eq!(picked.is_some(), exists);

@@ -115,8 +115,6 @@ fn root() -> Outcome {
     same("directories of an idle tree", others, vec!["gpus".into()])
 }
 
-/// Checks that `gpus/` lists 0, 1, 2 .. without a gap, in the order of PCI addresses, and shows the
-/// driver's data of each.
 /// What the driver enforces and counts on a GPU whose TPCs it has not read yet.
 const FEATURES: &str = "\
 gmem.current
@@ -135,8 +133,11 @@ gmem.uvm
 gmem.evict
 channel.strict
 gmem.low
+gmem.page_tables
 ";
 
+/// Checks that `gpus/` lists 0, 1, 2 .. without a gap, in the order of PCI addresses, and shows the
+/// driver's data of each.
 fn gpus() -> Outcome {
     let count = tree::gpus()?;
     let expected: BTreeSet<String> = (0..count).map(|index| index.to_string()).collect();

@@ -4,7 +4,7 @@
 
 use gct_core::memory::accounts::{Account, Accounts, Victim};
 use gct_core::memory::{Ledger, Root, RootId, Slot, SlotId, ROOT};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const ROOTS: u32 = 16;
 const SLOTS: u32 = 7;
@@ -19,6 +19,8 @@ struct Model {
     open: BTreeMap<u32, (u8, u32, u32)>,
     /// The slot that holds each root.
     held: BTreeMap<u32, u32>,
+    /// Roots that page tables were put into last.
+    tables: BTreeSet<u32>,
     /// What the caller has charged for each slot since it was opened.
     charged_to: BTreeMap<u32, u64>,
     hand: u32,
@@ -50,7 +52,7 @@ impl Model {
         let slot = SlotId(number);
         let root = RootId(u32::from(root) % (ROOTS + 1));
         let owner = more % OWNERS;
-        match what % 10 {
+        match what % 11 {
             0 => self.open(accounts, owner),
             1 => self.close(accounts, slot),
             2 => {
@@ -66,10 +68,17 @@ impl Model {
                 accounts.cancel(slot);
                 self.unreserve(number);
             }
-            4 | 5 => {
-                accounts.take(slot, root);
+            kind @ (4 | 5 | 10) => {
+                match kind {
+                    10 => accounts.take_table(slot, root),
+                    _ => accounts.take(slot, root),
+                }
                 if root.0 < ROOTS {
                     self.held.remove(&root.0);
+                    self.tables.remove(&root.0);
+                    if kind == 10 {
+                        self.tables.insert(root.0);
+                    }
                     if self.open.contains_key(&number) {
                         self.unreserve(number);
                         self.held.insert(root.0, number);
@@ -123,9 +132,10 @@ impl Model {
     }
 
     fn report(&mut self, accounts: &mut Accounts<'_, u8>, slot: SlotId) {
-        if let Some((owner, charge)) = accounts.report(slot) {
+        if let Some((owner, sums)) = accounts.report(slot) {
             assert_eq!(owner, self.open[&slot.0].0);
-            self.charged_to.insert(slot.0, charge.get());
+            assert_eq!(sums.tables, ROOT * self.tables_of(slot.0));
+            self.charged_to.insert(slot.0, sums.charge.get());
         }
     }
 
@@ -143,6 +153,12 @@ impl Model {
             assert!(can_leave(root) && accounts.owner_of(root).is_some());
         }
         self.victim = victim.map_or(u32::from(more), |victim| victim.0);
+    }
+
+    /// Returns how many roots of page tables a slot should have.
+    fn tables_of(&self, slot: u32) -> u64 {
+        let held = self.held.iter().filter(|(_, holder)| **holder == slot);
+        held.filter(|(root, _)| self.tables.contains(root)).count() as u64
     }
 
     /// Returns the roots for which a slot should be charged.
@@ -163,6 +179,7 @@ impl Model {
             assert_eq!(accounts.owner(SlotId(slot)), owner);
             let account = accounts.ledger().slot(SlotId(slot)).expect("it exists");
             assert_eq!(account.charge(), ROOT * self.charged(slot));
+            assert_eq!(account.tables(), ROOT * self.tables_of(slot));
         }
     }
 

@@ -121,9 +121,9 @@ impl Gpu {
     fn settle(&mut self) {
         let mut from = SlotId(0);
         while let Some(slot) = self.accounts().next_stale(from) {
-            if let Some((Holder { file, ticket }, bytes)) = self.accounts().report(slot) {
+            if let Some((Holder { file, ticket }, sums)) = self.accounts().report(slot) {
                 let charge =
-                    |store: &mut Store| store.state().recharge_managed(file, ticket, bytes);
+                    |store: &mut Store| store.state().recharge_managed(file, ticket, sums.charge);
                 self.world.store.retry(charge).unwrap();
             }
             from = SlotId(slot.0 + 1);

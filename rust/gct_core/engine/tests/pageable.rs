@@ -65,7 +65,7 @@ impl Pager {
             assert_eq!(host, Ok(format!("{}\n", paged.host.get())));
             let stat = self.world.read(File::GmemStat, pool);
             let uvm = paged.device.get();
-            assert_eq!(stat, Ok(format!("pinned 4096\nuvm {uvm}\n")));
+            assert_eq!(stat, Ok(format!("pinned 4096\nuvm {uvm}\npage_tables 0\n")));
         }
     }
 

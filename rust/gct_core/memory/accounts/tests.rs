@@ -36,13 +36,48 @@ impl World {
     }
 }
 
+/// Returns the sums of an account without page tables.
+fn pages(charge: Bytes) -> Sums {
+    let tables = Bytes(0);
+    Sums { charge, tables }
+}
+
+/// Page tables are charged, are no victims, and keep the slot until they are freed.
+#[test]
+fn a_root_of_page_tables_stays_with_its_account() {
+    let mut world = World::new();
+    let slot = world.get().open(7, |_| false).unwrap();
+    assert_eq!(world.get().reserve(slot), Some((7, ROOT)));
+    world.get().take_table(slot, RootId(3));
+    let tables = Sums {
+        charge: ROOT,
+        tables: ROOT,
+    };
+    assert_eq!(
+        world.get().report(slot),
+        Some((7, tables)),
+        "the part has changed"
+    );
+    assert_eq!(world.get().victim(&mut SlotId(0), 0, |_| true), None);
+    world.get().take(slot, RootId(3));
+    assert_eq!(world.get().report(slot), Some((7, pages(ROOT))));
+    assert!(world.get().victim(&mut SlotId(0), 0, |_| true).is_some());
+    world.get().take_table(slot, RootId(3));
+    assert_eq!(world.get().close(slot), Some(7));
+    assert_eq!(world.get().open(8, |_| false), Some(SlotId(2)));
+    world.get().drop_root(RootId(3));
+    assert_eq!(world.get().open(9, |_| false), Some(slot));
+    world.get().take_table(SlotId(0), RootId(3));
+    assert_eq!(world.get().ledger().holder(RootId(3)), None);
+}
+
 #[test]
 fn a_slot_is_opened_again_after_its_last_root() {
     let mut world = World::new();
     let slot = world.get().open(7, |_| false).unwrap();
     assert_eq!(slot, SlotId(1));
     world.get().take(slot, RootId(3));
-    assert_eq!(world.get().report(slot), Some((7, ROOT)));
+    assert_eq!(world.get().report(slot), Some((7, pages(ROOT))));
     assert_eq!(world.get().report(slot), None);
     assert_eq!(world.get().close(slot), Some(7));
     assert_eq!(world.get().close(slot), None);
@@ -82,7 +117,7 @@ fn address_spaces_share_the_account_of_their_process() {
     assert_eq!(world.get().join(|owner| *owner == 8), None);
     world.get().take(slot, RootId(3));
     assert_eq!(world.get().close(slot), None, "another is left");
-    assert_eq!(world.get().report(slot), Some((7, ROOT)));
+    assert_eq!(world.get().report(slot), Some((7, pages(ROOT))));
     assert_eq!(world.get().close(slot), Some(7));
     assert_eq!(world.get().join(|owner| *owner == 7), None);
     assert_eq!(world.get().close(slot), None);
@@ -118,11 +153,11 @@ fn a_reservation_becomes_a_root() {
     world.get().take(slot, RootId(3));
     assert!(!world.get().is_stale(slot), "its sum has not changed");
     world.get().cancel(slot);
-    assert_eq!(world.get().report(slot), Some((7, ROOT)));
+    assert_eq!(world.get().report(slot), Some((7, pages(ROOT))));
     // The holder allocates its own root anew: the reservation is not needed.
     assert_eq!(world.get().reserve(slot), Some((7, ROOT * 2)));
     world.get().take(slot, RootId(3));
-    assert_eq!(world.get().report(slot), Some((7, ROOT)));
+    assert_eq!(world.get().report(slot), Some((7, pages(ROOT))));
     assert_eq!(world.get().reserve(SlotId(2)), None);
     assert_eq!(world.get().reserve(SlotId(0)), None);
     assert_eq!(world.get().reserve(SlotId(SLOTS)), None);
@@ -247,16 +282,16 @@ proptest! {
                     accounts.drop_root(RootId(root));
                     held.remove(&root);
                 }
-                _ => if let Some((owner, bytes)) = accounts.report(SlotId(slot)) {
+                _ => if let Some((owner, sums)) = accounts.report(SlotId(slot)) {
                     prop_assert_eq!(open.get(&slot), Some(&owner));
-                    reported.insert(owner, bytes.get());
+                    reported.insert(owner, sums.charge.get());
                 },
             }
         }
         let mut from = 0;
         while let Some(slot) = world.get().next_stale(SlotId(from)) {
-            let (owner, bytes) = world.get().report(slot).unwrap();
-            reported.insert(owner, bytes.get());
+            let (owner, sums) = world.get().report(slot).unwrap();
+            reported.insert(owner, sums.charge.get());
             from = slot.0 + 1;
         }
         for (slot, owner) in open {

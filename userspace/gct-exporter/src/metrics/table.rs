@@ -150,7 +150,7 @@ pub(crate) static METRICS: &[Metric] = &[
     gauge(
         ("memory_kind", "bytes"),
         File::GmemStat,
-        From::Keys("kind", &["pinned", "uvm"]),
+        From::Keys("kind", &["pinned", "uvm", "page_tables"]),
         "Device memory that is charged, by kind.",
     ),
     counter(

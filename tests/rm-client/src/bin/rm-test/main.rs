@@ -86,6 +86,7 @@ mod strangers;
 mod submit;
 mod suspended;
 mod swap;
+mod tables;
 mod timing;
 mod tree;
 
@@ -226,6 +227,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         gmem::TESTS,
         memory_seen::TESTS,
         managed::TESTS,
+        tables::TESTS,
         many_spaces::TESTS,
         accounts::TESTS,
         evicted::TESTS,

@@ -15,7 +15,6 @@ use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_is_charged_by_root", by_root),
-    ("managed_memory_without_its_page_tables", far),
     ("managed_memory_of_two_in_no_common_root", no_common_root),
     ("managed_memory_moves_with_its_process", moved),
     ("managed_memory_after_a_kill_at_each_step", killed),
@@ -137,22 +136,6 @@ fn by_root() -> Outcome {
     }
     same("all unmapped", shown(&me())?, 0)?;
     same("current", current(&me())?, before)
-}
-
-/// Page tables are not charged: ranges that need one each are charged as ranges side by side.
-fn far() -> Outcome {
-    const GIB: usize = 1 << 30;
-    let session = session()?;
-    let before = current(&me())?;
-    let far = [1, 2, 3, 4, 5, 6, 7, 8].map(|at| {
-        let range = Range::new(&session, START + at * GIB, 16 * PAGE)?;
-        range.write(3);
-        range.migrate(&session)?;
-        Ok::<_, Stop>(range)
-    });
-    let far: Vec<Range> = far.into_iter().collect::<Result<_, _>>()?;
-    same("a part of a root", current(&me())?, before + ROOT as u64)?;
-    far.iter().try_for_each(|range| range.check(3))
 }
 
 /// Forks a process. At each step it moves a small range of managed memory to the GPU, and at its
