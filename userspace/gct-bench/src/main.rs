@@ -34,6 +34,7 @@ mod scenes;
 mod short;
 mod silence;
 mod slices;
+mod stacking;
 mod summary;
 mod sweep;
 mod tokens;
@@ -78,7 +79,7 @@ struct Cli {
     ///
     /// tenants: a service beside 1 to 9 trainings (Tally 7a);
     ///
-    /// services: two services and a training (LithOS 14 to 16);
+    /// services: two services and a training, p99 to alone;
     ///
     /// diffusion: a Llama's prompts, and its decoding, beside inference of a diffusion U-Net (GVM
     /// 7.3.2);
@@ -109,6 +110,9 @@ struct Cli {
     ///
     /// preemption: how long an urgent kernel of one block waits for the GPU beside long kernels
     /// (GPreempt);
+    ///
+    /// stacking: a service with a limit of latency, one with a goal of throughput and a model in a
+    /// closed loop (LithOS 14 to 16);
     ///
     /// slices: two services of one priority beside a training, under different time slices;
     ///
@@ -212,6 +216,10 @@ fn main() -> Result<()> {
                 part.as_str(),
                 variants::run(&kit, &cli, part, &tpcs, &mut report),
             ),
+            stacking::STACKING => (
+                stacking::STACKING,
+                stacking::run(&kit, &cli, &tpcs, &mut report),
+            ),
             slices::SLICES => (slices::SLICES, slices::run(&kit, &cli, &tpcs, &mut report)),
             misprediction::MISPREDICTION => (
                 misprediction::MISPREDICTION,
@@ -282,6 +290,8 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
         text += "\nEach cell: steps of the trainings, of what the services leave; requests in time; goodput.\n\n";
         text += &scenes::in_time(&scenes);
     }
+    let stacked = tables(&|table| table.title.starts_with(stacking::TITLE));
+    text += &stacking::markdown(&stacked);
     if !silences.is_empty() {
         text += "## Silence\n\n";
         text += &silence::markdown(&silences)?;

@@ -146,14 +146,18 @@ class Service:
             times.append(time.perf_counter() - begin)
         return dict(us=statistics.median(times) * 1e6)
 
-    def again(self, seconds):
-        """Requests one after another."""
+    def again(self, seconds, start=0.0, priority=0):
+        """Requests one after another. Those that end before the start are not measured."""
         times = []
-        end = time.time() + seconds
-        while time.time() < end:
+        now = time.time()
+        end = max(start, now) + seconds
+        while now < end:
             begin = time.perf_counter()
-            self.once(0)
-            times.append(round((time.perf_counter() - begin) * 1e6, 1))
+            self.once(priority)
+            took = time.perf_counter() - begin
+            now = time.time()
+            if start <= now < end or not start:
+                times.append(round(took * 1e6, 1))
         return dict(times_us=times)
 
     def serve(self, priority, start, arrivals):
@@ -264,9 +268,12 @@ TRAININGS = dict(resnet50=train_resnet50, mobilenet=train_mobilenet, bert=train_
 
 
 def training(name):
-    """Builds a training by its name, or by MODEL-SEQUENCESxLENGTH; or the diffusion."""
+    """Builds a training by its name, or by MODEL-SEQUENCESxLENGTH; the diffusion; or a service whose
+    requests come one after another, closed-MODEL."""
     if name == "diffusion":
         return Diffusion()
+    if name.startswith("closed-"):
+        return Closed(SERVICES[name.removeprefix("closed-")])
     model, _, sizes = name.partition("-")
     make = TRAININGS[model]
     return Training((lambda: make(*map(int, sizes.split("x")))) if sizes else make)
@@ -334,6 +341,15 @@ class Diffusion(Training):
     def step(self):
         with torch.no_grad():
             self.model(self.data)
+
+
+class Closed(Training):
+    """Requests of a service, each behind the end of the one before."""
+
+    def __init__(self, make):
+        service = Service(make)
+        self.step = lambda: service.once(0)
+        self.step()
 
 
 def stream():
@@ -493,7 +509,8 @@ def answer(words, parts):
     if verb == "cost-train":
         return parts["training " + words[0]].cost(int(words[1]))
     if verb == "again":
-        return parts[words[0]].again(float(words[1]))
+        name, seconds, *rest = words
+        return parts[name].again(*map(float, [seconds, *rest[:1]]), *map(int, rest[1:]))
     if verb == "cost":
         return parts[words[0]].cost(int(words[1]))
     raise ValueError(verb)

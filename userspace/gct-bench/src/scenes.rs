@@ -35,9 +35,13 @@ pub(crate) const SIZES: &str = "sizes";
 const REQUESTS: usize = 50;
 
 /// Services and trainings that share the GPU.
+#[derive(Clone)]
 pub(crate) struct Scene {
+    /// First words of the title of each table.
+    title: &'static str,
     name: String,
-    /// Model of each service, and the share of the GPU's time that it takes when it is alone.
+    /// Model of each service, and the share of the GPU's time that it takes when it is alone. With
+    /// all of it a request follows the other.
     services: Vec<(&'static str, f64)>,
     trainings: Vec<&'static str>,
     arrivals: Arrivals,
@@ -55,6 +59,7 @@ impl Scene {
         trainings: &[&'static str],
     ) -> Self {
         Self {
+            title: TITLE,
             name: name.to_string(),
             services: services.to_vec(),
             trainings: trainings.to_vec(),
@@ -73,7 +78,7 @@ impl Scene {
 
     /// Returns the next window of a mechanism, with the arrivals of the service at `index`. It is
     /// as long for each service.
-    fn window(
+    pub(crate) fn window(
         &self,
         index: usize,
         cli: &Cli,
@@ -93,12 +98,52 @@ impl Scene {
         window
     }
 
+    /// Titles its tables by other words, and makes further tables of each window.
+    fn titled(mut self, title: &'static str, details: fn(&Measured<'_>) -> Vec<Table>) -> Self {
+        self.title = title;
+        self.details = details;
+        self
+    }
+
+    /// Returns the model and the load of the service at `index`.
+    #[cfg(test)]
+    pub(crate) fn service(&self, index: usize) -> (&'static str, f64) {
+        self.services[index]
+    }
+
+    /// Returns the scene without its trainings.
+    pub(crate) fn of_services(&self) -> Self {
+        Self {
+            trainings: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns what the program of a service is asked for a window.
+    fn request(
+        &self,
+        (name, load): (&'static str, f64),
+        priority: u8,
+        window: &Window,
+        rates: &Rates,
+    ) -> String {
+        if load >= 1.0 {
+            return format!(
+                "again {name} {} {} {priority}",
+                window.seconds, window.start
+            );
+        }
+        let requests = window.requests(rates.of((name, load)));
+        format!("infer {name} {priority} {requests}")
+    }
+
     /// Returns the table of the service at `index`.
     fn table(&self, index: usize) -> Table {
         let (service, load) = self.services.get(index).copied().unwrap_or_default();
         Table::new(
             format!(
-                "{TITLE}{}: {service} at {:.0}%{}",
+                "{}{}: {service} at {:.0}%{}",
+                self.title,
                 self.name,
                 load * 100.0,
                 self.arrivals.title()
@@ -121,6 +166,15 @@ impl Rates {
     /// Returns the requests per second at which a service takes `load` of the GPU's time.
     pub(crate) fn of(&self, (service, load): (&str, f64)) -> f64 {
         self.services.get(service).copied().unwrap_or(1.0) * load
+    }
+
+    /// Returns the rates of two services and a training.
+    #[cfg(test)]
+    pub(crate) fn made(services: [(&'static str, f64); 2], training: (&'static str, f64)) -> Self {
+        Self {
+            services: services.into(),
+            trainings: [training].into(),
+        }
     }
 
     /// Returns the steps per second of a training.
@@ -223,7 +277,12 @@ impl Programs {
     }
 
     /// Measures the models alone: the services at the load of each scene.
-    fn alone(&mut self, cli: &Cli, scenes: &[Scene], report: &mut Report) -> Result<Rates> {
+    pub(crate) fn alone(
+        &mut self,
+        cli: &Cli,
+        scenes: &[Scene],
+        report: &mut Report,
+    ) -> Result<Rates> {
         let mut rates = Rates::default();
         for (name, service) in &mut self.services {
             service.ask(&format!("cost {name} {REQUESTS}"))?;
@@ -243,9 +302,8 @@ impl Programs {
             for scene in scenes {
                 for (index, (name, load)) in scene.services.iter().enumerate() {
                     let window = scene.window(index, cli, ALONE, &rates, report);
-                    let rate = rates.of((name, *load));
                     let service = self.service(name)?;
-                    service.ask(&format!("infer {name} 0 {}", window.requests(rate)))?;
+                    service.ask(&scene.request((name, *load), 0, &window, &rates))?;
                     let line = service.answer(PATIENCE)?;
                     scene.detail(index, (ALONE, &window), (&line, &[]), &rates, report);
                     let steps = scene
@@ -285,7 +343,7 @@ impl Programs {
     }
 
     /// Waits until no program owes an answer.
-    fn settle(&mut self) -> Result<()> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         let mut all = self.services.iter_mut().chain(&mut self.trainings);
         all.try_for_each(|(_, program)| program.settle(PATIENCE))
     }
@@ -307,8 +365,7 @@ impl Programs {
             let mut window = scene.window(index, cli, &mechanism.name, rates, report);
             window.start.clone_from(&together);
             seconds = window.seconds;
-            let rate = rates.of((name, *load));
-            let request = format!("infer {name} {priority} {}", window.requests(rate));
+            let request = scene.request((name, *load), priority, &window, rates);
             self.service(name)?.ask(&request)?;
             windows.push(window);
         }

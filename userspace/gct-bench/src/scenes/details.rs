@@ -2,7 +2,7 @@
 
 //! Hands each window of a scene to what makes further tables of it.
 
-use super::{Rates, Scene, TITLE};
+use super::{Rates, Scene};
 use crate::models::Window;
 use crate::report::Report;
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(crate) struct Measured<'a> {
 
 impl Scene {
     /// Adds the further tables of the service at `index`.
-    pub(super) fn detail(
+    pub(crate) fn detail(
         &self,
         index: usize,
         (mechanism, window): (&str, &Window),
@@ -30,7 +30,7 @@ impl Scene {
         report: &mut Report,
     ) {
         let tables = (self.details)(&Measured {
-            name: self.table(index).title.trim_start_matches(TITLE),
+            name: self.table(index).title.trim_start_matches(self.title),
             mechanism,
             window,
             service: self.services.get(index).copied().unwrap_or_default(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Lists the scenes of each part: one pair at many loads (Tally's figure 6a) or over time (6b), a
-//! service beside many trainings (7a), two services and a training (LithOS's figure 14), batches
+//! service beside many trainings (7a), two services and a training, LithOS's stacking (14), batches
 //! and lengths of sequences of the training (LithOS's figure 21), a language model beside diffusion
 //! (GVM's 7.3.2), eight services (SGDRC's 9.2). The scenes of [`crate::variants`] are here, too.
 
@@ -10,6 +10,7 @@ use crate::arrivals::Arrivals;
 use crate::eight::{self, EIGHT};
 use crate::models::{DIFFUSION, TRAININGS};
 use crate::slices::{self, SLICES};
+use crate::stacking::{self, STACKING};
 use crate::traffic::{self, TRAFFIC};
 use crate::variants::{DECOMPOSITION, DUTY, GOALS, LENGTHS};
 
@@ -76,6 +77,13 @@ pub(crate) fn scenes(part: &str, arrivals: Arrivals) -> Vec<Scene> {
             let name = format!("{long} and {short} beside training lora");
             vec![Scene::new(name, &services, &["lora"])]
         }
+        STACKING => stacking::SCENES
+            .map(|services| {
+                let name = stacking::name(services);
+                let scene = Scene::new(name, &services, &[stacking::BEST_EFFORT]);
+                scene.titled(stacking::SERVICE, stacking::judged)
+            })
+            .into(),
         _ => [
             ("bert", "resnet50"),
             ("prefill", "resnet50"),
@@ -113,6 +121,7 @@ mod tests {
             DUTY,
             GOALS,
             SLICES,
+            STACKING,
             DIFFUSION,
             EIGHT,
             TRAFFIC,
@@ -126,6 +135,10 @@ mod tests {
                 SERVICES.contains(&model) && instance.parse::<u32>().is_ok()
             }));
             for name in scene.trainings {
+                if let Some(model) = name.strip_prefix("closed-") {
+                    assert!(SERVICES.contains(&model), "{name}");
+                    continue;
+                }
                 let (model, sizes) = name.split_once('-').unwrap_or((name, "1x1"));
                 assert!(TRAININGS.contains(&model) || name == DIFFUSION, "{name}");
                 let (sequences, length) = sizes.split_once('x').unwrap();
