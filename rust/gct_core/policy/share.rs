@@ -21,7 +21,7 @@
 //!           nobody runs, and others are further behind (for HANDOVER each)
 //!           apart: it runs, and so does a rival that is further behind
 //! wakes:    position = max(position, clock, siblings' positions)    # idle time is not banked
-//! resumes:  position = max(position, clock - LAG_MAX)               # after an earlier rank's work
+//! resumes:  position = max(position, clock - LAG_MAX * 100 / least weight)   # from an earlier rank
 //! lingers:  who pauses for less than LINGER_MAX stays a contender for twice its usual pause
 //! ```
 //!
@@ -60,13 +60,14 @@ pub use rival::{Rival, Sign};
 /// The GPU time that a process may be ahead of the clock. A turn lasts a few of these, beside which
 /// the change of contexts (0.2 ms without MPS) is short. Over a second it is 0.2% of the GPU.
 pub const WINDOW: Ns = Ns(2_000_000);
-/// How far behind the clock a process may be that an earlier rank has held back.
-const LAG_MAX: Ns = Ns(2 * WINDOW.get());
 /// How long work in flight may take to end when an earlier rank has come.
 const DRAIN_MAX: Ns = Ns(5_000_000);
 /// How far a running rival must be ahead of its window until others run beside it. A piece in
 /// flight cannot be stopped, and may never end.
 pub const OVERDUE: Ns = Ns(20_000_000);
+/// How far behind the clock a process may be that an earlier rank has held back: as far as the rival
+/// with the least weight gets ahead until others run beside it.
+const LAG_MAX: Ns = Ns(WINDOW.get() + OVERDUE.get());
 /// How long a free GPU waits for each contender that is further behind: two looks of a process. Two
 /// that begin at once cost two changes of contexts.
 pub const HANDOVER: Ns = Ns(100_000);
@@ -170,8 +171,10 @@ pub struct Turns {
     free: Ns,
     /// Siblings that contend, and this process.
     sharers: u64,
-    /// The time when it had work last, and its average pause.
+    /// The time when it had work last, and whether it has had none since.
     worked: Ns,
+    rests: bool,
+    /// Its average pause.
     pause: Option<Ns>,
 }
 
@@ -214,8 +217,9 @@ impl Turns {
             _ => Ns(0),
         };
         let meets = rivals.iter().any(|rival| !rival.known);
+        let lag = self.lag(share, rivals);
         for rival in rivals.iter_mut() {
-            rival.follow(self.clock, now);
+            rival.follow(self.clock, lag, now);
         }
         let siblings = rivals.iter().filter(|r| r.contends && r.relation.sibling);
         self.sharers = number(siblings).saturating_add(1);
@@ -307,12 +311,20 @@ impl Turns {
             .map_or(self.clock, |at| at.max(self.clock))
     }
 
+    /// Returns how far behind the clock who was held back may be. A rival with a small weight moves
+    /// far in one turn, which the others have to make up for.
+    fn lag(&self, share: &Share, rivals: &[Rival]) -> Ns {
+        let own = share.virtual_time(LAG_MAX, self.sharers);
+        let there = rivals.iter().filter(|r| r.contends || r.keeps);
+        there.map(|r| r.virtual_time(LAG_MAX)).fold(own, Ns::max)
+    }
+
     /// Begins again after the work of others that are no rivals. The turn goes on, if the process
     /// had one, and its lag is kept.
     fn resume(&mut self, share: &Share, rivals: &[Rival]) {
         self.resumed = self.since;
         let clock = self.clock_of(rivals);
-        let lag = share.virtual_time(LAG_MAX, self.sharers);
+        let lag = self.lag(share, rivals);
         let debt = share.virtual_time(DEBT_MAX, self.sharers);
         self.at = self.at.max(clock.before(lag)).min(clock.after(debt));
         self.clock = clock;
@@ -322,9 +334,17 @@ impl Turns {
     /// Records that the process has work that may be released. Idle time is not banked.
     fn wake(&mut self, share: &Share, rivals: &[Rival]) {
         self.align(share, rivals);
-        let pause = (self.since - self.worked).min(PAUSE_MAX);
-        let average = self.pause.unwrap_or(PAUSE_MAX);
-        self.pause = Some(average - average / 4 + pause / 4);
+        self.end_pause();
+    }
+
+    /// Counts the pause that the present work ends, once: the wait for an earlier rank is no part of
+    /// it.
+    fn end_pause(&mut self) {
+        if core::mem::take(&mut self.rests) {
+            let pause = (self.since - self.worked).min(PAUSE_MAX);
+            let average = self.pause.unwrap_or(PAUSE_MAX);
+            self.pause = Some(average - average / 4 + pause / 4);
+        }
     }
 
     /// Returns whether the process may release a piece, with work predicted to take `in_flight` in
@@ -372,12 +392,18 @@ impl Turns {
     /// Ends a round.
     pub fn end(&mut self, work: Work) {
         self.runs = work == Work::Runs;
+        match work {
+            Work::Runs | Work::Waits => self.rests = false,
+            Work::Held => self.end_pause(),
+            Work::Idle => self.rests = true,
+        }
         match (work, self.contends_until) {
             (Work::Runs | Work::Waits, _) => {
                 self.contends_until = Ns::MAX;
                 self.worked = self.since;
             }
-            (Work::Held, Ns::MAX) => self.contends_until = Sign::KEEPS,
+            // Also who comes back from a short pause.
+            (Work::Held, _) if self.contends() => self.contends_until = Sign::KEEPS,
             (Work::Idle, Sign::KEEPS) => self.contends_until = Ns(0),
             (Work::Idle, Ns::MAX) => {
                 self.contends_until = match self.pause.map(|pause| pause * 2) {

@@ -4,7 +4,7 @@
 
 use super::cycle::Spent;
 use super::place::Relation;
-use super::{Virtual, LAG_MAX, LINGER_MAX, UNIT};
+use super::{Virtual, LINGER_MAX, UNIT};
 use crate::units::{Ns, Sat, Weight};
 
 /// What a process publishes of its turns.
@@ -94,13 +94,14 @@ impl Rival {
         time.scale(UNIT, u64::from(weight.max(1)))
     }
 
-    /// Moves the rival's position to where it must be at least.
-    pub(super) fn follow(&mut self, clock: Virtual, now: Ns) {
+    /// Moves the rival's position to where it must be at least. `lag` is how far behind the clock
+    /// one may be that was held back.
+    pub(super) fn follow(&mut self, clock: Virtual, lag: Ns, now: Ns) {
         let keeps = self.sign.contends_until == Sign::KEEPS;
         let contends = self.relation.competes && self.sign.contends_until > now && !keeps;
         let woke = contends && !self.contends;
         let known = match woke {
-            true if self.keeps => self.at.max(clock.before(self.virtual_time(LAG_MAX))),
+            true if self.keeps => self.at.max(clock.before(lag)),
             true => clock,
             false => self.at,
         };

@@ -17,5 +17,6 @@ pub(crate) mod script;
 mod sizing;
 pub(crate) mod tenant;
 pub(crate) mod tree;
+mod weights;
 mod whole;
 pub(crate) mod world;

@@ -27,7 +27,12 @@ pub(crate) enum Pattern {
     Always(u32),
     /// So many launches at a time, and pauses of this mean between the beginnings.
     Requests { launches: u32, pause_ns: u64 },
+    /// One launch at a time, and such a pause behind its end.
+    Closed { pause_ns: u64 },
 }
+
+/// When the next launch of a closed loop comes while its last one has not ended.
+const NEVER: u64 = u64::MAX;
 
 /// Launches of a program between two looks at its ends.
 const DEPTH: u32 = 12;
@@ -92,7 +97,11 @@ impl Program {
 
     /// Returns when the next request arrives, or its copy begins.
     pub(crate) fn next_arrival(&self) -> Option<u64> {
-        let arrives = matches!(self.pattern, Pattern::Requests { .. }) || !self.begun;
+        let arrives = match self.pattern {
+            Pattern::Always(_) => !self.begun,
+            Pattern::Requests { .. } => true,
+            Pattern::Closed { .. } => self.next != NEVER,
+        };
         let ahead = if self.copying { 0 } else { self.copy_ns };
         arrives.then_some(self.next - ahead)
     }
@@ -103,6 +112,16 @@ impl Program {
         let depth = match self.pattern {
             Pattern::Always(depth) if self.begun => depth,
             Pattern::Always(_) => 0,
+            Pattern::Closed { pause_ns } => {
+                if self.next == NEVER && tenant.ended == tenant.submitted {
+                    self.next = now + pause_ns;
+                }
+                if now < self.next {
+                    return None;
+                }
+                self.next = NEVER;
+                1
+            }
             Pattern::Requests { launches, pause_ns } => {
                 while now >= self.next {
                     self.copying = false;

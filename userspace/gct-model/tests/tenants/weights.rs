@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures weights of programs that a service of an earlier rank interrupts, as in LithOS's
+//! stacking: requests of 0.9 ms at random that take a third of the GPU.
+
+use super::channel::Kernel;
+use super::gpu::Sharing;
+use super::measured::{active, MS, SETTLED};
+use super::script::{Pattern, Program};
+use super::world::{Threads, World, START};
+use gct_core::iface::File;
+
+const US: u64 = 1_000;
+/// How long launches of two programs take. No atom divides them, as those of a graph.
+const TIMES: [u64; 2] = [1_350 * US, 3_500 * US];
+
+/// Returns a launch of eight waves on four TPCs.
+fn kernel(time: u64) -> Kernel {
+    Kernel {
+        program: 0x100,
+        blocks: 16 * 8,
+        block_ns: time / 8,
+    }
+}
+
+/// Returns the time of the service and of both programs in a second.
+fn measure(weights: [u64; 2], sharing: Sharing, pattern: Pattern) -> Vec<u64> {
+    let mut world = World::new(4, sharing, Threads::Each(20 * US));
+    let group = world.group(&[(File::ComputePriority, "0".into())]);
+    let requests = Pattern::Requests {
+        launches: 1,
+        pause_ns: 2_600 * US,
+    };
+    world.start(
+        group,
+        Program::new(vec![kernel(900 * US)], requests, START, 7),
+    );
+    for (weight, time) in weights.into_iter().zip(TIMES) {
+        let group = world.group(&[
+            (File::ComputePriority, "1".into()),
+            (File::ComputeWeight, weight.to_string()),
+            (File::AtomDuration, "1000000".into()),
+        ]);
+        world.start(group, Program::new(vec![kernel(time)], pattern, START, 1));
+    }
+    world.run_until(SETTLED);
+    active(&mut world, SETTLED + 1_000 * MS)
+}
+
+/// Checks that programs have the parts that their weights say of what the service leaves, whether
+/// they always have a launch waiting or pause behind each one. By turns a launch in flight is
+/// charged for the service's time, too, and the longer one more often: within 8%.
+#[test]
+fn weights_divide_what_an_earlier_rank_leaves() {
+    let turns = Sharing::Turns {
+        slice: 2 * MS,
+        switch: 100 * US,
+    };
+    let patterns = [Pattern::Always(1), Pattern::Closed { pause_ns: 60 * US }];
+    for (weights, sharing, pattern) in [770, 950].into_iter().flat_map(|first| {
+        let sharings = [turns, Sharing::Beside].into_iter();
+        sharings.flat_map(move |sharing| {
+            patterns.map(|pattern| ([first, 1_000 - first], sharing, pattern))
+        })
+    }) {
+        let used = measure(weights, sharing, pattern);
+        let [service, first, second] = used[..] else {
+            panic!("{used:?}");
+        };
+        let missed = (1_000 * first / (first + second)).abs_diff(weights[0]);
+        assert!(
+            missed <= 80,
+            "{weights:?}, {sharing:?}, {pattern:?}: {used:?}"
+        );
+        assert!(service + first + second > 840 * MS, "{used:?}");
+    }
+}
