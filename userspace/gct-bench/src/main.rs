@@ -318,7 +318,7 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 30] = [
+        let formats: [(&str, Format); 32] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
             ("models-h100-36-mps", models::markdown),
@@ -341,6 +341,8 @@ mod tests {
             ("models-h100-tenants", scenes::in_time),
             ("models-h100-services", scenes::markdown),
             ("models-h100-services", scenes::in_time),
+            ("models-h100-stacking", stacking::markdown),
+            ("models-h100-stacking-mps", stacking::markdown),
             ("models-h100-traffic", scenes::markdown),
             ("models-h100-traffic", scenes::in_time),
             ("models-h200-maf", scenes::markdown),

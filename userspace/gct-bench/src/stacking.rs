@@ -11,7 +11,7 @@
 //!              the window, of those that arrived
 //! SLO          mean of A's requests in time and of B's part of its goal, which is half of the GPU
 //! throughput   sum of the parts
-//! goodput      A's load * its requests in time, and the parts of the others
+//! goodput      the same with A's load * its requests in time, where that is less than its part
 //! ```
 //!
 //! LithOS's throughput of 1 is B's 0.50, best effort's 0.15 and what is left for A, hence the loads.
@@ -278,7 +278,7 @@ impl Sum {
             b,
             best_effort,
             slo: (in_time + (b / B_LOAD).min(1.0)) / 2.0,
-            goodput: A_LOAD * in_time + b + best_effort.unwrap_or(0.0),
+            goodput: a.min(A_LOAD * in_time) + b + best_effort.unwrap_or(0.0),
         })
     }
 
@@ -338,6 +338,8 @@ mod tests {
         table.row("kept", &row([100.0, 98.0, 3000.0, 35.0, 52.0, 14.0]));
         table.row("missed", &row([40.0, 8.0, 9000.0, 30.0, 25.0, 60.0]));
         table.row("without", &row([100.0, 97.0, 2500.0, 35.0, 50.0, 0.0])[..5]);
+        // Some requests ended in time, and after the window.
+        table.row("late", &row([100.0, 97.0, 2500.0, 30.0, 50.0, 20.0]));
         let text = markdown(&[&table]);
         let lines: Vec<&str> = text.lines().skip(2).collect();
         // The SLO of B is half of the GPU: 50% of it, with 40% of A's requests in time, is 45%.
@@ -347,6 +349,7 @@ mod tests {
                 "| kept | 100.0% | 98.0% | 1.50 | 0.35 | 0.52 | 0.14 | 100% | 1.01 | 1.01 |",
                 "| missed | 40.0% | 8.0% | 4.50 | 0.30 | 0.25 | 0.60 | 45% | 1.15 | 0.99 |",
                 "| without | 100.0% | 97.0% | 1.25 | 0.35 | 0.50 | - | 100% | 0.85 | 0.85 |",
+                "| late | 100.0% | 97.0% | 1.25 | 0.30 | 0.50 | 0.20 | 100% | 1.00 | 1.00 |",
                 "",
             ]
         );

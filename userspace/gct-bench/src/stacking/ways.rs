@@ -182,6 +182,13 @@ const SIDE_BY_SIDE: Way = Way {
             atoms: "100us",
             ..PLAIN
         },
+        // B's requests do with fewer TPCs, and A's have to be on time.
+        Setting {
+            name: "gct quotas of 50% 35% 15%",
+            quotas: Some([Tpcs(0, 50), Tpcs(0, 35), Tpcs(0, 15)]),
+            atoms: "100us",
+            ..PLAIN
+        },
         Setting {
             name: "gct quotas and priority",
             quotas: Some([Tpcs(0, 50), Tpcs(0, 50), Tpcs(0, 0)]),
