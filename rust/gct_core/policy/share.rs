@@ -21,7 +21,8 @@
 //!           nobody runs, and others are further behind (for HANDOVER each)
 //!           apart: it runs, and so does a rival that is further behind
 //! wakes:    position = max(position, clock, siblings' positions)    # idle time is not banked
-//! resumes:  position = max(position, clock - LAG_MAX * 100 / least weight)   # from an earlier rank
+//! resumes:  position = max(position, clock - lag)                   # after an earlier rank's work
+//! lag       = LAG_MAX * 100 / least weight of those there
 //! lingers:  who pauses for less than LINGER_MAX stays a contender for twice its usual pause
 //! ```
 //!
@@ -65,8 +66,8 @@ const DRAIN_MAX: Ns = Ns(5_000_000);
 /// How far a running rival must be ahead of its window until others run beside it. A piece in
 /// flight cannot be stopped, and may never end.
 pub const OVERDUE: Ns = Ns(20_000_000);
-/// How far behind the clock a process may be that an earlier rank has held back: as far as the rival
-/// with the least weight gets ahead until others run beside it.
+/// How far behind the clock a process may be that an earlier rank has held back: as far as the
+/// rival with the least weight gets ahead until others run beside it.
 const LAG_MAX: Ns = Ns(WINDOW.get() + OVERDUE.get());
 /// How long a free GPU waits for each contender that is further behind: two looks of a process. Two
 /// that begin at once cost two changes of contexts.
@@ -337,8 +338,8 @@ impl Turns {
         self.end_pause();
     }
 
-    /// Counts the pause that the present work ends, once: the wait for an earlier rank is no part of
-    /// it.
+    /// Counts the pause that the present work ends, once. The wait for an earlier rank is no part
+    /// of it.
     fn end_pause(&mut self) {
         if core::mem::take(&mut self.rests) {
             let pause = (self.since - self.worked).min(PAUSE_MAX);

@@ -7,16 +7,16 @@
 //! B            a service whose throughput counts; with all of the GPU a closed loop
 //! best effort  a model in a closed loop that nothing is promised
 //!
-//! part         throughput, of that alone in a closed loop: of A and B load * requests that ended in
-//!              the window, of those that arrived
+//! part         throughput, of that alone in a closed loop: of A and B load * requests that ended
+//!              in the window, of those that arrived
 //! SLO          mean of A's requests in time and of B's part of its goal, which is half of the GPU
 //! throughput   sum of the parts
 //! goodput      the same with A's load * its requests in time, where that is less than its part
 //! ```
 //!
-//! LithOS's throughput of 1 is B's 0.50, best effort's 0.15 and what is left for A, hence the loads.
-//! Its constraints are at most 7.4 times a request. Models here are smaller, so MLPerf's constraint
-//! is a longer time for them, and requests within 7.4 times one alone are counted, too.
+//! LithOS's throughput of 1 is B's 0.50, best effort's 0.15 and what is left for A, hence the
+//! loads. Its constraints are at most 7.4 times a request. Models here are smaller, so MLPerf's
+//! constraint is a longer time for them, and requests within 7.4 times one alone are counted, too.
 
 use crate::budget::Budget;
 use crate::dominance::ALONE;

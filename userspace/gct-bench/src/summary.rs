@@ -13,8 +13,8 @@ pub(crate) fn markdown(tables: &[&Table], mechanisms: &[&str]) -> String {
 /// Columns that a page still shows side by side.
 const WIDEST: usize = 8;
 
-/// Formats a line per table, and in it a `cell` per mechanism. Many mechanisms have a line each, and
-/// a cell per table.
+/// Formats a line per table, and in it a `cell` per mechanism. Many mechanisms have a line each,
+/// and a cell per table.
 pub(crate) fn by_mechanism(
     tables: &[&Table],
     mechanisms: &[&str],
