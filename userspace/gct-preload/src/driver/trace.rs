@@ -2,9 +2,9 @@
 
 //! Records what launches use, and how long they take, for [`crate::pager`].
 //!
-//! A launch appends the words of its arguments that may be addresses of pageable memory. Before it,
-//! and after the moves that it waits for, the library records events of its own in its stream. They
-//! tell how long launches and moves take, and when the moves have ended.
+//! A launch appends its function and the words of its arguments that may be addresses of pageable
+//! memory. Before it, and after the moves that it waits for, the library records events of its own
+//! in its stream. They tell how long launches and moves take, and when the moves have ended.
 
 use super::arguments::each_argument;
 use super::calls::Call;
@@ -207,6 +207,8 @@ pub(super) unsafe fn record(
     let trace = traces.entry(device).or_default();
     trace.mark_due(stream);
     let words = &mut trace.words;
+    // CAST: an address.
+    words.push(function as u64);
     let mut push = |word| {
         if least <= word && word < largest {
             words.push(word);

@@ -2,14 +2,18 @@
 
 //! Follows the launches of a program that repeats a step, for [`gct_core::policy::prefetch`].
 //!
-//! Launches have numbers. A launch is named by a hash of the pieces into which its arguments point.
+//! Launches have numbers. A launch is named by its function and the first piece into which its
+//! arguments point; or by its function alone, where no step is found so. What it uses may differ
+//! from step to step: an allocator gives other memory, and behind a list of addresses in an
+//! argument lies what was there before.
 //!
 //! ```text
 //! log     the last launches
 //! step    the launches that repeat: number - anchor, modulo the period, says which one it is
 //! ```
 //!
-//! [`repeats`] decides when a step is looked for, and forgotten.
+//! A step whose launches use other pieces than before is renewed at its end. [`repeats`] decides
+//! when a step is looked for, and forgotten.
 
 use super::Memory;
 use core::ops::Range;
@@ -23,17 +27,34 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The most pieces of a launch that are kept.
 const PIECES_MAX: usize = 256;
 
-/// A launch: its name, and the addresses of the pieces into which its arguments point.
+/// A launch, and the addresses of the pieces into which its arguments point.
 #[derive(Clone, Debug)]
 struct Launch {
-    name: u64,
+    /// With the first piece, and without.
+    names: [u64; 2],
     pieces: Vec<u64>,
+}
+
+impl Launch {
+    fn new(function: u64, pieces: Vec<u64>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (function, pieces.first()).hash(&mut hasher);
+        Self {
+            names: [hasher.finish(), function],
+            pieces,
+        }
+    }
 }
 
 /// The launches that repeat.
 #[derive(Debug, Default)]
 struct Step {
     names: Vec<u64>,
+    /// Which names of launches these are.
+    by: usize,
+    /// The pieces into which the arguments of each launch point, and whether some do not any more.
+    direct: Vec<Vec<u64>>,
+    has_changed: bool,
     /// The first use of each launch, and the number of all uses.
     starts: Vec<usize>,
     /// The address of the piece of each use.
@@ -56,6 +77,22 @@ impl Step {
     fn uses_of(&self, number: u64) -> Range<usize> {
         let index = self.index(number);
         self.starts[index]..self.starts[index + 1]
+    }
+
+    /// Returns the step after another one of the same launches: what was learned of uses stays.
+    fn after(mut self, old: &Self) -> Self {
+        let launches = self.starts.windows(2).zip(old.starts.windows(2));
+        for (of, was) in launches {
+            for at in of[0]..of[1] {
+                let same = |before: &usize| old.addresses[*before] == self.addresses[at];
+                let known = (was[0]..was[1]).find(same);
+                if let Some(known) = known {
+                    self.uses[at] = old.uses[known];
+                }
+            }
+        }
+        self.doubt = old.doubt;
+        self
     }
 
     /// Finds the place again at which the last launches were.
@@ -84,36 +121,49 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Records a launch.
-    fn push(&mut self, pieces: Vec<u64>) {
-        let mut hasher = DefaultHasher::new();
-        pieces.hash(&mut hasher);
-        let name = hasher.finish();
-        if self.log.len() == LOG_MAX {
-            self.log.pop_front();
-        }
-        self.log.push_back(Launch { name, pieces });
+    fn push(&mut self, launch: Launch) {
         if let Some(step) = &mut self.step {
-            let is_expected = step.names[step.index(self.number)] == name;
-            step.doubt = step.doubt.after(is_expected);
+            let index = step.index(self.number);
+            let is_expected = step.names[index] == launch.names[step.by];
+            let before = &step.direct[index];
+            // Launches of one function are not a step, whatever they use.
+            step.doubt = (step.doubt).after(is_expected && before.first() == launch.pieces.first());
+            step.has_changed |= is_expected && *before != launch.pieces;
             if !is_expected {
-                let last = self.log.iter().rev().take(KNOWN).map(|launch| launch.name);
+                let last = core::iter::once(&launch).chain(self.log.iter().rev());
+                let last = last.take(KNOWN).map(|launch| launch.names[step.by]);
                 step.find(self.number, &last.collect::<Vec<_>>());
             }
             if step.doubt.is_lost(step.names.len()) {
                 self.step = None;
             }
         }
+        if self.log.len() == LOG_MAX {
+            self.log.pop_front();
+        }
+        self.log.push_back(launch);
         self.number += 1;
     }
 
-    /// Returns the launches of a step, if the last ones repeat.
-    fn period(&mut self) -> Option<usize> {
+    /// Returns the launches of a step, if the last ones repeat, and by which of their names.
+    fn period(&mut self) -> Option<(usize, usize)> {
         if self.step.is_some() || self.number < self.search {
             return None;
         }
-        let names: Vec<u64> = self.log.iter().map(|launch| launch.name).collect();
-        self.search = self.number + repeats::search_after(names.len());
-        prefetch::period(&names, &mut vec![0; names.len()])
+        self.search = self.number + repeats::search_after(self.log.len());
+        let mut scratch = vec![0; self.log.len()];
+        (0..2).find_map(|by| {
+            let names: Vec<u64> = self.log.iter().map(|launch| launch.names[by]).collect();
+            Some((prefetch::period(&names, &mut scratch)?, by))
+        })
+    }
+
+    /// Returns the same of a step that has ended just now, if it has to be renewed.
+    fn has_to_renew(&mut self) -> Option<(usize, usize)> {
+        let step = self.step.as_mut()?;
+        let period = step.names.len();
+        let ends = step.index(self.number) == 0 && self.log.len() >= period;
+        (ends && core::mem::take(&mut step.has_changed)).then_some((period, step.by))
     }
 
     /// Forgets all launches: some were not seen.
@@ -124,19 +174,27 @@ impl Ahead {
 }
 
 impl Memory {
-    /// Learns what the next launches use, of which each comes with the words of its arguments.
+    /// Learns what the next launches use, of which each comes with its function and the words of
+    /// its arguments.
     pub(crate) fn launched<'a>(&mut self, launches: impl Iterator<Item = &'a [u64]>) {
         for words in launches {
+            let Some((function, words)) = words.split_first() else {
+                continue;
+            };
             let mut pieces = Vec::new();
             for word in words {
                 self.used(*word);
                 let piece = self.piece_at(*word).filter(|_| pieces.len() < PIECES_MAX);
                 pieces.extend(piece.filter(|piece| !pieces.contains(piece)));
             }
-            self.ahead.push(pieces);
+            self.ahead.push(Launch::new(*function, pieces));
+            if let Some((period, by)) = self.ahead.has_to_renew() {
+                let renewed = self.step(period, by);
+                self.ahead.step = self.ahead.step.take().map(|old| renewed.after(&old));
+            }
         }
-        if let Some(period) = self.ahead.period() {
-            self.ahead.step = Some(self.step(period));
+        if let Some((period, by)) = self.ahead.period() {
+            self.ahead.step = Some(self.step(period, by));
         }
     }
 
@@ -173,7 +231,7 @@ impl Memory {
     ///
     /// Only the start of an argument is known: a use is one of the pieces behind it, too, up to the
     /// next one into which an argument points.
-    fn step(&self, period: usize) -> Step {
+    fn step(&self, period: usize, by: usize) -> Step {
         let log = &self.ahead.log;
         let launches = || log.iter().skip(log.len() - period);
         let starts: BTreeSet<u64> = launches()
@@ -182,12 +240,14 @@ impl Memory {
         let mut step = Step {
             // CAST: widening.
             anchor: self.ahead.number.wrapping_sub(period as u64),
+            by,
             starts: vec![0],
             layout: self.layout.wrapping_sub(1),
             ..Step::default()
         };
         for launch in launches() {
-            step.names.push(launch.name);
+            step.names.push(launch.names[by]);
+            step.direct.push(launch.pieces.clone());
             for piece in &launch.pieces {
                 let end = self
                     .at(*piece)
@@ -247,7 +307,7 @@ impl Memory {
     fn expected(&self) -> Option<Range<usize>> {
         let (step, last) = (self.ahead.step.as_ref()?, self.ahead.log.back()?);
         let number = self.ahead.number.checked_sub(1)?;
-        let is_expected = step.names[step.index(number)] == last.name;
+        let is_expected = step.names[step.index(number)] == last.names[step.by];
         is_expected.then(|| step.uses_of(number))
     }
 

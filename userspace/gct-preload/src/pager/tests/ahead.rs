@@ -29,10 +29,16 @@ impl Bed {
         }
     }
 
-    /// Launches with these arguments. The GPU reads what is remote ten times. Returns whether all
-    /// was on the GPU.
+    /// Launches one function with these arguments, as [`Bed::launch_of`].
     fn launch(&mut self, words: &[u64]) -> bool {
-        self.memory.launched([words].into_iter());
+        self.launch_of(1, words)
+    }
+
+    /// Launches a function with these arguments. The GPU reads what is remote ten times. Returns
+    /// whether all was on the GPU.
+    fn launch_of(&mut self, function: u64, words: &[u64]) -> bool {
+        let launch: Vec<u64> = core::iter::once(&function).chain(words).copied().collect();
+        self.memory.launched([&launch[..]].into_iter());
         let (mut moves, number) = (0, self.launches);
         let now = Ns(self.world.now);
         while let Some(next) = self.memory.before_launch(now) {
@@ -108,6 +114,52 @@ fn a_step_is_found_again() {
     assert!(bed.memory.before_launch(Ns(bed.world.now)).is_none());
     bed.steps(12);
     assert!(bed.is_followed());
+}
+
+/// A step is found although some of its launches use other memory each time, and lists of addresses
+/// end with what was there before. Where other memory is used from a step on, that comes.
+#[test]
+fn a_step_is_found_by_its_functions() {
+    let mut bed = Bed::new(40, 20);
+    let mut found = 0;
+    // One of three, and no run repeats at once: the differences of the Thue-Morse sequence.
+    let odd = |round: u64| u64::from(round.count_ones() % 2);
+    let other = |round| 37 + odd(round + 1) - odd(round);
+    for round in 0..30 {
+        for at in 0..30 {
+            let piece = match at {
+                7 | 19 => other(round),
+                // Another one for good.
+                0..5 if round >= 12 => 30 + at,
+                _ => at,
+            };
+            let words = [A + piece * P, A + (round * 7 + at) % 36 * P];
+            bed.launch_of(at % 12 + at / 28 * 100, &words);
+            let is_found = bed.world.places[&words[0]];
+            found += u64::from(is_found && round >= 20 && at < 5);
+        }
+        assert!(round < 8 || bed.is_followed(), "{round}");
+    }
+    assert!(found >= 40, "{found} of 50");
+}
+
+/// Launches of one function, whose memory does not repeat, are no step.
+#[test]
+fn one_function_is_no_step() {
+    let mut bed = Bed::new(40, 20);
+    let mut random = 1_u64;
+    let mut followed = 0;
+    for _ in 0..600 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        bed.launch(&[A + (random >> 40) % 40 * P]);
+        followed += u64::from(bed.is_followed());
+    }
+    assert!(followed < 200, "{followed}");
+    bed.steps(12);
+    assert!(bed.is_followed());
+    assert!(bed.step() >= 30);
 }
 
 /// Allocations that come and go change the indices of pieces, and not what the step names.
