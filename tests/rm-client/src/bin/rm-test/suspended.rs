@@ -25,6 +25,11 @@ pub(crate) const TESTS: &[Test] = &[
 const SUSPEND: &str = "/proc/driver/nvidia/suspend";
 const DEPTH: &str = "/proc/driver/nvidia/suspend_depth";
 
+/// Returns whether the kernel checks the order of locks, those of NVIDIA's driver included.
+pub(crate) fn has_lockdep() -> bool {
+    Path::new("/proc/lockdep").exists()
+}
+
 /// A suspension, which ends when it is dropped.
 struct Suspension;
 
@@ -33,7 +38,7 @@ impl Suspension {
     fn begin() -> Result<Self, Stop> {
         // The driver keeps five locks until the resumption. Lockdep reports them at the return
         // from this write, and then switches itself off.
-        if Path::new("/proc/lockdep").exists() {
+        if has_lockdep() {
             return Err(skipped("lockdep accepts no lock across a system call"));
         }
         fs::write(DEPTH, "uvm")?;
