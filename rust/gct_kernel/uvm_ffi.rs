@@ -4,6 +4,7 @@
 
 use crate::bindings;
 use crate::ffi::{check_signatures, glue, token};
+use crate::state::Glue;
 use crate::uvm::{self, Gpu, Reserved};
 use gct_core::engine::{HostCharge, Shortage};
 use gct_core::memory::accounts::Victim;
@@ -144,20 +145,7 @@ unsafe extern "C" fn gct_uvm_reserve(
     }
     // SAFETY: the caller's contract; null is handled.
     let victim = unsafe { victim.as_mut() };
-    let reserved = gpu.reserve(&glue, SlotId(account), victim.is_some().then_some(tried));
-    glue.uvm.evictors.wake(gpu);
-    answer(reserved, victim)
-}
-
-/// Stores the victim, if the caller wants one. Returns whether the root is charged.
-fn answer(reserved: Reserved, victim: Option<&mut u32>) -> u32 {
-    if let Some(victim) = victim {
-        *victim = match reserved {
-            Reserved::Refused(Some(victim)) => victim.0,
-            _ => 0,
-        };
-    }
-    u32::from(reserved == Reserved::Granted)
+    reserve_by(Gpu::reserve, &glue, gpu, SlotId(account), tried, victim)
 }
 
 /// Charges an account for a root of page tables, or names a victim.
@@ -178,9 +166,35 @@ unsafe extern "C" fn gct_uvm_reserve_table(
     };
     // SAFETY: the caller's contract; null is handled.
     let victim = unsafe { victim.as_mut() };
-    let reserved = gpu.reserve_table(&glue, SlotId(account), victim.is_some().then_some(tried));
+    reserve_by(
+        Gpu::reserve_table,
+        &glue,
+        gpu,
+        SlotId(account),
+        tried,
+        victim,
+    )
+}
+
+/// Reserves a root, and stores the victim if the caller wants one. Returns whether the root is
+/// charged.
+fn reserve_by(
+    reserve: fn(&Gpu, &Glue, SlotId, Option<u32>) -> Reserved,
+    glue: &Glue,
+    gpu: ArcBorrow<'_, Gpu>,
+    slot: SlotId,
+    tried: u32,
+    victim: Option<&mut u32>,
+) -> u32 {
+    let reserved = reserve(&gpu, glue, slot, victim.is_some().then_some(tried));
     glue.uvm.evictors.wake(gpu);
-    answer(reserved, victim)
+    if let Some(victim) = victim {
+        *victim = match reserved {
+            Reserved::Refused(Some(victim)) => victim.0,
+            _ => 0,
+        };
+    }
+    u32::from(reserved == Reserved::Granted)
 }
 
 /// Takes a charge back for which no root was taken.

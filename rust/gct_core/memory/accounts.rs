@@ -209,27 +209,26 @@ impl<'a, T: Copy> Accounts<'a, T> {
     /// Gives a root to an open account, which consumes a reservation if it has one. Any other slot
     /// leaves the root free.
     pub fn take(&mut self, slot: SlotId, root: RootId) {
-        if self.owner(slot).is_none() {
-            return self.drop_root(root);
-        }
-        let from = self.ledger.holder(root);
-        let before = self.sums(slot);
-        self.ledger.take(slot, root);
-        self.taken(slot, from, before);
+        self.take_by(Ledger::take, slot, root);
     }
 
     /// Gives a root for page tables to an open account, like [`Accounts::take`].
     pub fn take_table(&mut self, slot: SlotId, root: RootId) {
+        self.take_by(Ledger::take_table, slot, root);
+    }
+
+    fn take_by(
+        &mut self,
+        take: fn(&mut Ledger<'a>, SlotId, RootId) -> bool,
+        slot: SlotId,
+        root: RootId,
+    ) {
         if self.owner(slot).is_none() {
             return self.drop_root(root);
         }
         let from = self.ledger.holder(root);
         let before = self.sums(slot);
-        self.ledger.take_table(slot, root);
-        self.taken(slot, from, before);
-    }
-
-    fn taken(&mut self, slot: SlotId, from: Option<SlotId>, before: Option<Sums>) {
+        take(&mut self.ledger, slot, root);
         if before != self.sums(slot) {
             self.changed(slot);
         }
