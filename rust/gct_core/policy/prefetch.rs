@@ -105,7 +105,8 @@ impl Next {
 }
 
 /// Returns how many of the last launches repeat the ones before them; `None` while none do. `log`
-/// names launches by what they use. `scratch` bounds how many of them are looked at.
+/// has the name of each launch. `scratch` bounds how many of them are looked at, and its content
+/// does not matter.
 ///
 /// Of all suffixes that are repeats of their own beginning, twice at least, the longest decides: a
 /// loop inside a step repeats less than the step. It takes time in proportion to the log.
