@@ -302,7 +302,7 @@ void gct_bells_close(struct gct_bell_gpu *gpu)
 	spin_lock(&gct_bell_lock);
 	gpu->revoke = true;
 	spin_unlock(&gct_bell_lock);
-	queue_work(system_unbound_wq, &gct_bell_work);
+	queue_work(system_dfl_wq, &gct_bell_work);
 }
 
 void gct_helper_bells_exit(void)

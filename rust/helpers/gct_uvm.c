@@ -488,7 +488,7 @@ static uint32_t gct_map(const struct gct_uvm_space *space, uint64_t bytes, uint3
 	} else if (mmget_not_zero(known->mm)) {
 		/* The caller writes a limit, or a child of the tenant makes a channel. */
 		INIT_WORK_ONSTACK(&call.work, gct_map_there);
-		queue_work(system_unbound_wq, &call.work);
+		queue_work(system_dfl_wq, &call.work);
 		flush_work(&call.work);
 		destroy_work_on_stack(&call.work);
 		mmput_async(known->mm);

@@ -22,6 +22,8 @@ const REPORTS: &[&str] = &[
     "unregister_netdevice",
     "kmemleak: Cannot",
     "rust_kernel: panicked",
+    // What a later kernel will not have any more.
+    "workqueue: work func ",
 ];
 
 /// What nvidia-uvm.ko says of an assertion. Its debug build has hundreds of them, its release build
@@ -88,6 +90,7 @@ mod tests {
             "[    0.1] Oops: general protection fault, maybe for address 0x0: 0000 [#1]",
             "[    0.1][  T12] Kernel panic - not syncing: Fatal exception",
             "[    9.0] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
+            "[    9.0] workqueue: work func a [b] enqueued on deprecated workqueue. Use c instead.",
         ] {
             assert!(is_bug(line), "{line}");
         }
