@@ -4,7 +4,7 @@
 //! need the room, and that what fits within the limit comes to rest.
 
 use crate::gmem::{current, events, number, LIMIT};
-use crate::gpus::me;
+use crate::gpus::{self, me, need_two, Unbinding};
 use crate::limits::set;
 use crate::managed::{session, shown, small_ranges, uvm, Range, ROOT, START};
 use crate::process::{Child, Parent};
@@ -13,6 +13,9 @@ use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use rm_client::Session;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// These need GPUs that nobody has open.
+pub(crate) const FIRST_TESTS: &[Test] = &[("managed_memory_ahead_of_a_gpu_that_goes", unbound)];
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_is_evicted_ahead", over),
@@ -73,18 +76,21 @@ fn over() -> Outcome {
     neighbour.finish()
 }
 
-/// Moves a range that does not fit to the GPU until it may end, and checks it.
-fn member(parent: &mut Parent) -> Outcome {
+/// Moves a range of so many roots to the GPU until it may end, and checks it.
+fn member(parent: &mut Parent, roots: usize) -> Outcome {
     parent.step()?;
     let session = session()?;
-    let range = Range::new(&session, START, FIT / 2 * ROOT)?;
+    let range = Range::new(&session, START, roots * ROOT)?;
     range.write(1);
     parent.step()?;
     let mut root = 0;
     parent.work(|| {
-        root = (root + 1) % (FIT / 2);
+        root = (root + 1) % roots;
         Ok(uvm(&session)?.migrate(START + root * ROOT, ROOT)?)
     })?;
+    for root in 0..roots {
+        uvm(&session)?.migrate(START + root * ROOT, ROOT)?;
+    }
     range.check(1)?;
     parent.step()
 }
@@ -106,7 +112,7 @@ fn of_members() -> Outcome {
     const MEMBERS: usize = 4;
     let group = Group::new("ahead")?;
     let mut all: Vec<Child> = (0..MEMBERS)
-        .map(|_| Child::fork(member))
+        .map(|_| Child::fork(|parent| member(parent, FIT / 2)))
         .collect::<Result<_, _>>()?;
     for child in &mut all {
         child.at_step()?;
@@ -126,6 +132,29 @@ fn of_members() -> Outcome {
     holds("within the limit", number("ahead", "gmem.peak")? <= limit)?;
     eventually("current", &0, || current("ahead"))?;
     eventually("host", &0, || number("ahead", "hmem.current"))
+}
+
+/// Takes the GPU from the driver while the evictor makes room there. The driver waits for the open
+/// files of the GPU, and their process keeps its memory until it ends.
+fn unbound() -> Outcome {
+    need_two()?;
+    let group = Group::new("ahead")?;
+    let unbinding;
+    let mut child = Child::fork(|parent| member(parent, 2 * FIT))?;
+    child.at_step()?;
+    group.add(child.pid())?;
+    child.next().during("session")?;
+    limited("ahead")?;
+    child.next()?;
+    goes_on()?;
+    unbinding = Unbinding::begin(0)?;
+    eventually("GPUs", &1, gpus::shown)?;
+    child.next().during("its content")?;
+    child.go()?;
+    child.finish()?;
+    unbinding.undo()?;
+    drop(group);
+    over().during("the GPU is back")
 }
 
 /// What fits within the limit stays on the GPU, although more than that was there before.

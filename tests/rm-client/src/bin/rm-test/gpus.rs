@@ -3,9 +3,11 @@
 //! Tests that GPUs initialise, and that a client's device is on the GPU that it opened.
 
 use crate::process::Child;
-use crate::tree::{self, expect, expect_gone};
+use crate::tree::{self, eventually, expect, expect_gone};
 use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use rm_client::{Client, Control, Engine, Gpu, Session};
+use std::fs;
+use std::path::Path;
 use std::process;
 use std::sync::OnceLock;
 
@@ -51,6 +53,41 @@ pub(crate) fn need_two() -> Outcome {
         0 | 1 => Err(skipped("needs two GPUs")),
         _ => Ok(()),
     }
+}
+
+/// The driver's directory, where a GPU is taken from it and given to it.
+const DRIVER: &str = "/sys/bus/pci/drivers/nvidia";
+
+/// A GPU that is being taken from the driver, which waits for the GPU's open files.
+pub(crate) struct Unbinding {
+    address: String,
+    writer: Child,
+}
+
+impl Unbinding {
+    /// Has another process take the GPU from the driver. Drop it after the tenants of the GPU: it
+    /// waits for them.
+    pub(crate) fn begin(minor: u32) -> Result<Self, Stop> {
+        let pci = format!("gpus/{}/pci", tree::index_of(minor)?);
+        let address = tree::read(&pci)?.trim().to_owned();
+        let writer = Child::fork(|_| Ok(fs::write(format!("{DRIVER}/unbind"), &address)?))?;
+        Ok(Self { address, writer })
+    }
+
+    /// Waits until the driver has let the GPU go, and gives it back.
+    pub(crate) fn undo(mut self) -> Outcome {
+        self.writer.finish().during("unbind")?;
+        let bound = Path::new(DRIVER).join(&self.address);
+        same("bound", bound.exists(), false)?;
+        eventually("GPUs", &1, shown)?;
+        fs::write(format!("{DRIVER}/bind"), &self.address).during("bind")?;
+        eventually("GPUs", &2, shown)
+    }
+}
+
+/// Returns how many GPUs the tree shows.
+pub(crate) fn shown() -> Result<usize, Stop> {
+    Ok(fs::read_dir(tree::at("gpus"))?.count())
 }
 
 /// Checks that the driver's list and the tree name the same GPUs.

@@ -192,6 +192,7 @@ fn all(filter: &str) -> ExitCode {
 fn tests() -> Vec<gct_ktap::Test> {
     [
         owned_ends::FIRST_TESTS,
+        ahead::FIRST_TESTS,
         gpus::TESTS,
         objects::TESTS,
         memory::TESTS,

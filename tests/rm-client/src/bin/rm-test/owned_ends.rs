@@ -2,7 +2,7 @@
 
 //! Tests what goes away below owned channels: their switch, their GPU, the driver.
 
-use crate::gpus::{need_two, session, ENGINE};
+use crate::gpus::{need_two, session, Unbinding, ENGINE};
 use crate::limits::set;
 use crate::owned::{count, counts, member, no_worker, workers, NAME, OWNED};
 use crate::owned_uvm::uvm_session;
@@ -11,8 +11,6 @@ use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Handle, Memory, Queue, Session};
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 /// These need GPUs that nobody has open.
@@ -29,9 +27,6 @@ pub(crate) const TESTS: &[Test] = &[
 /// Bytes of a page, and where the segments of a test lie.
 const PAGE: u64 = 0x1000;
 const SEGMENT: u64 = 0x3_0000_0000;
-
-/// A driver's directory of its GPUs.
-const DRIVER: &str = "/sys/bus/pci/drivers/nvidia";
 
 /// Has an owned channel execute segments at an address at which other memory is mapped once the
 /// switch is off. The worker reads the new memory, so that a later limit binds what is there.
@@ -156,14 +151,11 @@ fn execute(session: &Session, queue: &mut Queue, memory: Handle, payload: u32) -
 /// open files, and gctgroup does not: its thread ends at once.
 fn unbound() -> Outcome {
     need_two()?;
-    let pci = format!("gpus/{}/pci", tree::index_of(1)?);
-    let address = tree::read(&pci)?.trim().to_owned();
     let group = Group::new(NAME)?;
     set(NAME, OWNED, "1")?;
     let on_other = format!("{NAME}/{}/{OWNED}", tree::index_of(1)?);
     tree::write(&on_other, "1").during("switch")?;
-    // It is waited for last: it ends when the tenant has.
-    let mut unbind;
+    let unbinding;
     let mut child = member(&group, |parent| {
         let session = session(1)?;
         let mut queue = queue(&session)?;
@@ -177,22 +169,14 @@ fn unbound() -> Outcome {
     })?;
     child.next()?;
     same("workers", workers()?, 1)?;
-    unbind = Child::fork(|_| Ok(fs::write(format!("{DRIVER}/unbind"), &address)?))?;
+    unbinding = Unbinding::begin(1)?;
     no_worker()?;
     child.next().during("a tenant of the GPU")?;
     child.kill();
-    unbind.finish().during("unbind")?;
-    same("bound", Path::new(DRIVER).join(&address).exists(), false)?;
-    eventually("GPUs", &1, gpus)?;
-    fs::write(format!("{DRIVER}/bind"), &address).during("bind")?;
-    eventually("GPUs", &2, gpus)?;
+    unbinding.undo()?;
     drop(group);
     let mut queue_after = queue(&session(1)?)?;
     release(&mut queue_after, 0, 1)
-}
-
-fn gpus() -> Result<usize, Stop> {
-    Ok(fs::read_dir(tree::at("gpus"))?.count())
 }
 
 /// Removes both modules right after a tenant with an owned channel was killed, and loads them
