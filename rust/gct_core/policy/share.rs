@@ -21,8 +21,10 @@
 //!           nobody runs, and others are further behind (for HANDOVER each)
 //!           apart: it runs, and so does a rival that is further behind
 //! wakes:    position = max(position, clock, siblings' positions)    # idle time is not banked
-//! resumes:  position = max(position, clock - lag)                   # after an earlier rank's work
-//! lag       = LAG_MAX * 100 / least weight of those there
+//! resumes:  position = max(position, least)                         # after an earlier rank's work
+//! turn(r)   = LAG_MAX * 100 / weight(r)
+//! least     = max(clock - turn of the least weight, position(r) - turn(r) for each r there),
+//!             and the clock at most
 //! lingers:  who pauses for less than LINGER_MAX stays a contender for twice its usual pause
 //! ```
 //!
@@ -218,9 +220,9 @@ impl Turns {
             _ => Ns(0),
         };
         let meets = rivals.iter().any(|rival| !rival.known);
-        let lag = self.lag(share, rivals);
+        let least = self.least(self.clock, share, rivals);
         for rival in rivals.iter_mut() {
-            rival.follow(self.clock, lag, now);
+            rival.follow(self.clock, least, now);
         }
         let siblings = rivals.iter().filter(|r| r.contends && r.relation.sibling);
         self.sharers = number(siblings).saturating_add(1);
@@ -312,12 +314,17 @@ impl Turns {
             .map_or(self.clock, |at| at.max(self.clock))
     }
 
-    /// Returns how far behind the clock who was held back may be. A rival with a small weight moves
-    /// far in one turn, which the others have to make up for.
-    fn lag(&self, share: &Share, rivals: &[Rival]) -> Ns {
+    /// Returns where who was held back begins at least: a turn of each one that is there behind it.
+    /// A rival with a small weight moves far in one turn, and takes the clock with it if it is
+    /// alone. The others have to make up for that turn, but not for one of each other.
+    fn least(&self, clock: Virtual, share: &Share, rivals: &[Rival]) -> Virtual {
         let own = share.virtual_time(LAG_MAX, self.sharers);
         let there = rivals.iter().filter(|r| r.contends || r.keeps);
-        there.map(|r| r.virtual_time(LAG_MAX)).fold(own, Ns::max)
+        let turns = there.map(|r| (r.at, r.virtual_time(LAG_MAX)));
+        let (behind, lag) = turns.fold((self.at.before(own), own), |(behind, lag), (at, turn)| {
+            (behind.max(at.before(turn)), lag.max(turn))
+        });
+        clock.before(lag).max(behind).min(clock)
     }
 
     /// Begins again after the work of others that are no rivals. The turn goes on, if the process
@@ -325,9 +332,9 @@ impl Turns {
     fn resume(&mut self, share: &Share, rivals: &[Rival]) {
         self.resumed = self.since;
         let clock = self.clock_of(rivals);
-        let lag = self.lag(share, rivals);
+        let least = self.least(clock, share, rivals);
         let debt = share.virtual_time(DEBT_MAX, self.sharers);
-        self.at = self.at.max(clock.before(lag)).min(clock.after(debt));
+        self.at = self.at.max(least).min(clock.after(debt));
         self.clock = clock;
         self.free = Ns(0);
     }

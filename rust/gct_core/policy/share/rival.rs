@@ -94,14 +94,14 @@ impl Rival {
         time.scale(UNIT, u64::from(weight.max(1)))
     }
 
-    /// Moves the rival's position to where it must be at least. `lag` is how far behind the clock
-    /// one may be that was held back.
-    pub(super) fn follow(&mut self, clock: Virtual, lag: Ns, now: Ns) {
+    /// Moves the rival's position to where it must be at least: the clock, or `least` for one that
+    /// was held back.
+    pub(super) fn follow(&mut self, clock: Virtual, least: Virtual, now: Ns) {
         let keeps = self.sign.contends_until == Sign::KEEPS;
         let contends = self.relation.competes && self.sign.contends_until > now && !keeps;
         let woke = contends && !self.contends;
         let known = match woke {
-            true if self.keeps => self.at.max(clock.before(lag)),
+            true if self.keeps => self.at.max(least),
             true => clock,
             false => self.at,
         };

@@ -75,3 +75,41 @@ fn weights_divide_what_an_earlier_rank_leaves() {
         assert!(service + first + second > 840 * MS, "{used:?}");
     }
 }
+
+/// Returns the time that two equals have in the quarter of a second behind a service that has held
+/// the first of them back for a second, and the second on half of its TPCs.
+fn held_back(beside_least: bool) -> [u64; 2] {
+    let mut world = World::new(4, Sharing::Beside, Threads::Each(20 * US));
+    let mut start = |priority: u32, weight: u32, mask: &str, at: u64| {
+        let group = world.group(&[
+            (File::ComputePriority, priority.to_string()),
+            (File::ComputeWeight, weight.to_string()),
+            (File::TpcMask, mask.into()),
+        ]);
+        let kernels = vec![kernel(1_000 * US)];
+        let program = Program::new(kernels, Pattern::Always(3), at, 1);
+        world.start(group, program)
+    };
+    let service = start(0, 100, "0-1", SETTLED);
+    let equals = [start(1, 100, "0-1", START), start(1, 100, "0-3", START)];
+    if beside_least {
+        start(1, 1, "0-3", START);
+    }
+    world.run_until(SETTLED + 1_000 * MS);
+    world.processes[service].program.finish();
+    let used = active(&mut world, SETTLED + 1_250 * MS);
+    equals.map(|process| used[process])
+}
+
+/// Checks that who was held back makes up for no more than a turn of its equals, also where a
+/// tenant of the least weight had moved far in one of its turns.
+#[test]
+fn the_least_weight_lets_nobody_make_up_for_more_than_a_turn() {
+    for beside_least in [false, true] {
+        let [held, other] = held_back(beside_least);
+        assert!(
+            held + other > 200 * MS && held < other + 60 * MS,
+            "{beside_least}: {held} {other}"
+        );
+    }
+}

@@ -108,6 +108,22 @@ fn an_interrupted_turn_goes_on() {
     assert!(ran >= 3, "{ran}");
 }
 
+/// Checks that a rival that claims to be far ahead does not take who was held back along.
+#[test]
+fn who_resumes_begins_at_the_clock_at_most() {
+    let zero = Virtual::default();
+    let mut seen = Seen::new(2, false);
+    assert!(seen.look(0, &[Sign::default(); 2]));
+    seen.turns.end(Work::Runs);
+    let far = zero.after(MS * 100_000);
+    let signs = [sign(zero, Ns::MAX, false), sign(far, Ns::MAX, false)];
+    seen.look(100, &signs);
+    seen.turns.end(Work::Held);
+    assert_eq!(seen.turns.contends_until(), Sign::KEEPS);
+    seen.look(100, &signs);
+    assert!(seen.turns.at().ahead_of(zero) < MS);
+}
+
 /// Checks one that is 10 s of virtual time ahead of a rival when that goes, or when it comes back.
 #[test]
 fn a_debt_delays_nobody_who_is_alone() {
