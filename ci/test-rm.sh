@@ -6,11 +6,12 @@
 # Compares the structures of tests/rm-client, of the core and of the glue with the headers
 # of each driver whose source is here, then runs rm-test in a machine with the patched driver
 # and two software GPUs. KERNEL is lean, the default, debug, or none: the headers alone.
-# FILTER chooses tests by a part of their name.
+# FILTER chooses tests by a part of their name. The debug kernel runs all of them in eight
+# machines.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
-JOB=rm
+JOB=${JOB:-rm}
 KERNEL=${1:-lean}
 FILTER=${2:-}
 # The one driver that the software GPU has a firmware for.
@@ -19,7 +20,7 @@ VERSION=$NV_SOURCE_VERSION
 SECONDS_MAX=1500
 [ "$KERNEL" = lean ] || SECONDS_MAX=1800
 
-OUT=$BUILD/rm
+OUT=$BUILD/$JOB
 
 # The structures with which the glue calls the resource manager.
 test_operations() {
@@ -72,7 +73,13 @@ machine() {
 		--log "$OUT/$name.log" --results "$RESULTS/$JOB" "$@" || true
 }
 
-machine "$KERNEL" "$FILTER"
+if [ "$KERNEL" = debug ] && [ -z "$FILTER" ]; then
+	for part in 1 2 3 4 5 6 7 8; do
+		machine "debug-$part" "$part/8"
+	done
+else
+	machine "$KERNEL" "$FILTER"
+fi
 # What the resource manager refuses, and which of them: sent.rs says the same.
 freezes=()
 for number in 2 3 4 5 6 7 8; do
@@ -83,21 +90,27 @@ done
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
 # A GPU whose memory is full.
 [ -n "$FILTER" ] || machine "$KERNEL-full" "full full" --gpu-arg=--fb=768
+
+# many NAME FILTER: for `make test-long` alone, on the lean kernel.
+many() {
+	[ -n "$FILTER" ] || [ "$KERNEL" != lean ] || ! long || machine "lean-$1" "$2"
+}
+
 # Everything but the tests of owned channels once more, with owned channels only.
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-owned" "owned !owned"
+many owned "owned !owned"
 # A thousand processes at once, each with a channel group.
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-programs" "programs 200"
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-deaths" "deaths 100"
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-accounts" "accounts 1100"
+many crowd "crowd 1000"
+many channels "channels 200"
+many programs "programs 200"
+many deaths "deaths 100"
+many accounts "accounts 1100"
 # A thousand in all, by four seeds: a process of the test has room for some 500 channels.
 for count in 250 251 252 253; do
-	[ -n "$FILTER" ] || ! long || machine "$KERNEL-batches-$count" "batches $count"
+	many "batches-$count" "batches $count"
 done
-[ -n "$FILTER" ] || ! long || machine "$KERNEL-shorts" "shorts 200"
+many shorts "shorts 200"
 # Random launches, states of rings, deaths, switches of limits and pauses, for some minutes each.
 for storm in "launches 10000" "states 1000000" "deaths 1000" "switches 1000" "shadows 1000" "pauses 1000"; do
-	[ -n "$FILTER" ] || ! long || machine "$KERNEL-${storm% *}" "storm-$storm"
+	many "${storm% *}" "storm-$storm"
 done
 finish $JOB

@@ -18,7 +18,7 @@ if [ ${#jobs[@]} -eq 0 ]; then
 	everything=yes
 	need_space 8 "a test of everything"
 	jobs=(patches selftests gpu uvm host rm gctctl demo port kmod gate setup)
-	! long || jobs=(linux mutations "${jobs[@]}")
+	! long || jobs=(linux mutations rm-debug "${jobs[@]}")
 	if can_run_kubernetes; then
 		jobs+=(kubernetes)
 	else

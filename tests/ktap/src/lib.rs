@@ -70,22 +70,39 @@ impl<T, E: Into<Stop>> During<T> for Result<T, E> {
 /// A test: its name and its function.
 pub type Test = (&'static str, fn() -> Outcome);
 
-/// Returns whether a filter chooses a test: its name contains the filter or one of its parts
-/// between commas, or does not contain what follows an exclamation mark.
+/// Returns whether a filter chooses a test by its name: the name contains the filter or one of its
+/// parts between commas, or none of those that follow an exclamation mark.
 fn chooses(filter: &str, name: &str) -> bool {
+    let has_any = |parts: &str| parts.split(',').any(|part| name.contains(part));
     match filter.strip_prefix('!') {
-        Some(without) => !name.contains(without),
-        None => filter.split(',').any(|part| name.contains(part)),
+        Some(without) => !has_any(without),
+        None => has_any(filter),
+    }
+}
+
+/// Returns the numbers of a filter like `2/8`: each eighth test from the second.
+fn share(filter: &str) -> Option<(usize, usize)> {
+    let (part, parts) = filter.split_once('/')?;
+    let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+    (1..=parts).contains(&part).then_some((part, parts))
+}
+
+/// Returns the tests that `filter` chooses.
+fn chosen<'a>(tests: &'a [Test], filter: &str) -> Vec<&'a Test> {
+    match share(filter) {
+        Some((part, parts)) => tests.iter().skip(part - 1).step_by(parts).collect(),
+        None => {
+            let named = tests.iter().filter(|(name, _)| chooses(filter, name));
+            named.collect()
+        }
     }
 }
 
 /// Runs the tests that `filter` chooses: those whose names contain it, or one of its parts between
-/// commas, or, with `!` in front, do not. Returns how many failed.
+/// commas, or, with `!` in front, do not; or with `2/8` each eighth from the second. Returns how
+/// many failed.
 pub fn run(tests: &[Test], filter: &str) -> usize {
-    let chosen: Vec<&Test> = tests
-        .iter()
-        .filter(|(name, _)| chooses(filter, name))
-        .collect();
+    let chosen = chosen(tests, filter);
     println!("KTAP version 1\n1..{}", chosen.len());
     let mut failures = 0;
     for (number, (name, test)) in (1..).zip(chosen) {
@@ -117,6 +134,18 @@ mod tests {
     fn a_filter_chooses_or_leaves_out() {
         assert!(chooses("", "storms.fork") && chooses("fork", "storms.fork"));
         assert!(!chooses("kill", "storms.fork") && !chooses("!storms.", "storms.fork"));
-        assert!(chooses("!storms.", "races.fork"));
+        assert!(chooses("!storms.", "races.fork") && !chooses("!storms.,races.", "races.fork"));
+    }
+
+    #[test]
+    fn parts_have_each_test_once() {
+        let names = ["a", "b", "c", "d", "e"];
+        let tests = names.map(|name| -> Test { (name, || Ok(())) });
+        let part = |filter: &str| -> String {
+            let chosen = chosen(&tests, filter).into_iter();
+            chosen.map(|(name, _)| *name).collect()
+        };
+        assert_eq!(["1/3", "2/3", "3/3"].map(part), ["ad", "be", "c"]);
+        assert_eq!(["0/3", "4/3", "1/0", "5/9"].map(part), ["", "", "", "e"]);
     }
 }
