@@ -242,6 +242,15 @@ impl ChipDescription {
         self.tpcs_per_gpc.iter().sum()
     }
 
+    /// Returns the bits of its TPCs in a launch's mask. Each GPC has as many as the widest one has
+    /// TPCs, as measured on an H100.
+    pub fn tpc_bits(&self) -> u128 {
+        let widest = self.tpcs_per_gpc.iter().copied().max().unwrap_or(0);
+        let gpcs = (0..).zip(&self.tpcs_per_gpc);
+        let bits = gpcs.flat_map(|(gpc, tpcs)| gpc * widest..gpc * widest + tpcs);
+        bits.fold(0, |bits, bit| bits | 1u128.checked_shl(bit).unwrap_or(0))
+    }
+
     /// Returns the chip called `name`, if it is known.
     pub fn by_name(name: &str) -> Option<Self> {
         (name == "gh100").then(Self::gh100)

@@ -122,12 +122,9 @@ impl Running {
         mask: &[u32],
     ) -> Self {
         let LaunchTime { fixed_ns, block_ns } = chip.launch;
-        let enabled = |tpc: &u32| {
-            let word = mask.get(*tpc as usize / 32).copied().unwrap_or(0);
-            word >> (tpc % 32) & 1 == 0
-        };
-        let tpcs = (0..chip.tpcs()).filter(enabled);
-        let tpcs = tpcs.fold(0, |tpcs, tpc| tpcs | 1u128.checked_shl(tpc).unwrap_or(0));
+        let words = (0..4).zip(mask);
+        let disabled = words.fold(0, |bits, (at, word)| bits | u128::from(*word) << (32 * at));
+        let tpcs = chip.tpc_bits() & !disabled;
         let at_a_time = u64::from(tpcs.count_ones() * chip.sms_per_tpc);
         let left_ns = match blocks {
             0 => fixed_ns,
@@ -373,9 +370,14 @@ mod tests {
         assert_eq!(duration_ns(&chip, 132, &[]), 12_000);
         assert_eq!(duration_ns(&chip, 133, &[0; 4]), 22_000);
         // Half of them.
-        assert_eq!(duration_ns(&chip, 132, &[u32::MAX, 1, 0, 0]), 22_000);
+        let half = [u32::MAX, 0b11, 0, 0];
+        assert_eq!(
+            [66, 67].map(|blocks| duration_ns(&chip, blocks, &half)),
+            [12_000, 22_000]
+        );
         // Mask bits of TPCs that do not exist change nothing.
-        assert_eq!(duration_ns(&chip, 132, &[0, 0, !3, u32::MAX]), 12_000);
+        let others = [1 << 26, 1 << 3, !0x7f, u32::MAX];
+        assert_eq!(duration_ns(&chip, 132, &others), 12_000);
         assert_eq!(duration_ns(&chip, 0, &[u32::MAX; 4]), 2_000);
         assert!(duration_ns(&chip, 1, &[u32::MAX; 4]) > 1 << 45);
     }
