@@ -34,6 +34,20 @@ impl Capture {
         Ok(Self { segments })
     }
 
+    /// Replaces words by as many others, wherever they follow each other.
+    #[must_use]
+    pub fn replaced<const N: usize>(mut self, from: [u32; N], to: [u32; N]) -> Self {
+        for (_, words) in &mut self.segments {
+            for at in 0..words.len() {
+                let found = words.get_mut(at..).and_then(<[u32]>::first_chunk_mut);
+                if let Some(found) = found.filter(|found| **found == from) {
+                    *found = to;
+                }
+            }
+        }
+        self
+    }
+
     /// Returns the segments, each with the number of its channel.
     pub fn segments(&self) -> &[(u32, Vec<u32>)] {
         &self.segments
@@ -91,6 +105,20 @@ impl GuestMemory for Touched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_replaced_where_they_follow_each_other() {
+        let text = include_str!("../../fixtures/captures/graph_single.pbcap");
+        let words = |capture: &Capture| capture.segments()[0].1[16..].to_vec();
+        let capture = Capture::parse(&[text]).unwrap();
+        assert_eq!(words(&capture), [0x0460_ffe0, 0x54, 4]);
+        let capture = capture.replaced([0x54, 4], [7, 8]).replaced([4], [9]);
+        assert_eq!(words(&capture), [0x0460_ffe0, 7, 8]);
+        assert_eq!(
+            words(&capture.replaced([8, 4], [1, 2])),
+            [0x0460_ffe0, 7, 8]
+        );
+    }
 
     #[test]
     fn a_launch_needs_its_descriptor_its_constants_and_its_semaphores() {

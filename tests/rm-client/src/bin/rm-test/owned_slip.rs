@@ -3,21 +3,22 @@
 //! Tests `slip.tpc` of owned channels: launches have the TPCs that they need.
 
 use crate::gpus::session;
-use crate::launch::recorder;
+use crate::launch::{recorder, Place, PROGRAMS};
 use crate::limits::{path, set};
-use crate::owned::no_worker;
+use crate::owned::{join, no_worker};
 use crate::owned_launch::{disabled, MASK};
 use crate::owned_mps::{guest, server};
 use crate::owned_time::{
     groups, launches, stat, tenant, tenant_as, Tenant, MILLISECOND, ONE, OTHER, PROGRAM_OF_ONE,
     PROGRAM_OF_OTHER, QUOTA,
 };
-use crate::process::Child;
+use crate::process::{Child, Parent};
 use crate::shadowed::cuda_like;
 use crate::tree::{self, eventually, Group};
 use fakegpu_record::{Event, Recorder};
 use gct_core::mask::TpcMask;
 use gct_ktap::{failed, same, Outcome, Stop, Test};
+use rm_client::Capture;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_slip_finds_the_tpcs_of_a_kernel", finds),
     ("owned_slip_gives_few_blocks_few_tpcs", few_blocks),
     ("owned_slip_leaves_a_kernel_that_needs_all", needs_all),
+    ("owned_slip_finds_the_tpcs_of_a_graph", of_graph),
     ("owned_slip_of_a_channel_from_before", from_before),
     ("owned_slip_lends_what_a_size_frees", lends),
     ("owned_slip_hostile_forges_its_ends", forges),
@@ -92,6 +94,11 @@ impl Member {
             tenant.wait(0)?;
             parent.step()?;
         })?;
+        Self::of(program, child)
+    }
+
+    /// The same, for a child that makes a round in each step.
+    fn of(program: u32, child: Child) -> Result<Self, Stop> {
         Ok(Self {
             program,
             rounds: 0,
@@ -141,10 +148,12 @@ fn group(slip: &str) -> Result<Group, Stop> {
     Ok(group)
 }
 
-/// Returns whether launches have the TPCs that [`TWO_WAVES`] need, in steps of a 32nd of all.
-fn is_found(events: &[Event]) -> bool {
-    let near = |event: &Event| (NEEDED..NEEDED + 4).contains(&tpcs(event));
-    events.iter().all(near)
+/// Returns whether launches have the TPCs that they need, in steps of a 32nd of all.
+fn have(needed: u32) -> impl Fn(&[Event]) -> bool {
+    move |events| {
+        let near = |event: &Event| (needed..needed + 4).contains(&tpcs(event));
+        events.iter().all(near)
+    }
 }
 
 /// The driver sees from its times that a kernel is no slower on half of the GPU's TPCs. It has
@@ -154,7 +163,7 @@ fn finds() -> Outcome {
     let mut member = Member::new(&group, LONG, TWO_WAVES)?;
     let first = member.round()?;
     same("the first has all", tpcs(&first[0]), TPCS)?;
-    let events = member.until(is_found)?;
+    let events = member.until(have(NEEDED))?;
     let mut times: Vec<u64> = events.iter().map(|it| it.ns - it.began).collect();
     times.sort_unstable();
     same(
@@ -200,6 +209,58 @@ fn needs_all() -> Outcome {
     println!("# {narrowed} had fewer, {refused} all");
     let most = 8 + (member.rounds * ROUND) as u64 / 32;
     same("few explore", narrowed <= most, true)?;
+    member.end()
+}
+
+/// The captured graph of one kernel: its program, the TPCs that hold all of its 64 blocks, the
+/// number that its node counts up, and what a replay releases at its end. CUDA counts up both from
+/// replay to replay.
+const GRAPH: &str = "graph of one kernel";
+const GRAPH_PROGRAM: [u32; 2] = [0xff7b_7b00, 0x7f3c];
+const GRAPH_NEEDED: u32 = 32;
+const GRAPH_COUNTS: [u32; 2] = [0x6001_206d, 9];
+const GRAPH_ENDS: [u32; 2] = [0x0460_ffe0, 0x54];
+
+/// Replays the graph again and again, with a long kernel.
+fn replays(parent: &mut Parent) -> Outcome {
+    let program = PROGRAMS.iter().find(|program| program.0 == GRAPH);
+    let (_, texts, _) = program.ok_or_else(|| failed("no graph"))?;
+    let captured = |texts: &[&str]| {
+        let capture = Capture::parse(texts)?;
+        Ok::<_, Stop>(capture.replaced(GRAPH_PROGRAM, [LONG, 0]))
+    };
+    let place = Place::new(session(0)?)?;
+    let mut channels = place.channels(&captured(texts)?)?;
+    let mut run = |capture: &Capture| {
+        let launches = place.run_on(&mut channels, capture, place.recorder.mark()?)?;
+        same("launches", launches.len(), 1)
+    };
+    run(&captured(&texts[..1])?)?;
+    let mut replay = captured(&texts[1..])?;
+    let (mut counts, mut ends) = (GRAPH_COUNTS, GRAPH_ENDS);
+    parent.step()?;
+    loop {
+        for _ in 0..ROUND {
+            for number in [&mut counts, &mut ends] {
+                let last = *number;
+                number[1] += 1;
+                replay = replay.replaced(last, *number);
+            }
+            run(&replay)?;
+        }
+        parent.step()?;
+    }
+}
+
+/// The driver sees from the times of replays how many TPCs a graph needs.
+fn of_graph() -> Outcome {
+    let group = group("10")?;
+    let mut member = Member::of(LONG, join(&group, replays)?)?;
+    member.child.next()?;
+    member.until(have(GRAPH_NEEDED))?;
+    set(ONE, SLIP, "0")?;
+    let after: Vec<u32> = member.round()?.iter().map(tpcs).collect();
+    same("without a slip", after, vec![TPCS; ROUND])?;
     member.end()
 }
 
