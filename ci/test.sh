@@ -35,7 +35,7 @@ LANES=$((LANES < ${#jobs[@]} ? LANES : ${#jobs[@]}))
 
 # A job that hangs must not hide what the others have to say. No job takes half of it.
 JOB_LIMIT=${JOB_LIMIT:-1800}
-! long || JOB_LIMIT=$((JOB_LIMIT * 4))
+! long || JOB_LIMIT=$((JOB_LIMIT * 6))
 
 mkdir -p "$RESULTS"
 outputs=$BUILD/log/jobs
