@@ -314,9 +314,10 @@ impl Turns {
             .map_or(self.clock, |at| at.max(self.clock))
     }
 
-    /// Returns where who was held back begins at least: a turn of each one that is there behind it.
-    /// A rival with a small weight moves far in one turn, and takes the clock with it if it is
-    /// alone. The others have to make up for that turn, but not for one of each other.
+    /// Returns the least position at which a process begins that was held back. It is behind the
+    /// position of each process there by one turn of that process at most, and not beyond the
+    /// clock. A rival with a small weight moves far in one turn, and takes the clock along if
+    /// nobody else contends. The others make up for that turn, and not for as much of each other.
     fn least(&self, clock: Virtual, share: &Share, rivals: &[Rival]) -> Virtual {
         let own = share.virtual_time(LAG_MAX, self.sharers);
         let there = rivals.iter().filter(|r| r.contends || r.keeps);
