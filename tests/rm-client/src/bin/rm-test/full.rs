@@ -18,6 +18,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
     ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
     ("full_gpu_gives_a_range_to_an_allocation", named_range),
+    (
+        "full_gpu_gives_a_range_to_who_is_at_a_limit",
+        range_at_a_limit,
+    ),
     ("full_gpu_spares_who_is_within_a_limit", spared),
     ("full_gpu_takes_what_gmem_low_does_not_keep", kept),
     ("full_gpu_leaves_a_group_its_gmem_low", kept_of_a_group),
@@ -183,6 +187,71 @@ fn named_range() -> Outcome {
     drop(range);
     stranger.go()?;
     stranger.finish()?;
+    finish(hog)
+}
+
+/// Forks a process that moves one root of managed memory to the GPU at each of so many steps, then
+/// allocates half as much device memory, and frees it at the step after.
+fn by_root(roots: usize) -> Result<Child, Stop> {
+    let mut child = Child::fork(move |parent: &mut Parent| {
+        let session = session()?;
+        parent.step()?;
+        let range = Range::new(&session, START, roots * ROOT)?;
+        range.write(2);
+        for root in 0..roots {
+            uvm(&session)?.migrate(START + root * ROOT, ROOT)?;
+            parent.step()?;
+        }
+        let gpu = session.gpu();
+        let memory = gpu.alloc_memory(Memory::Device, (roots * ROOT / 2) as u64)?;
+        parent.step()?;
+        range.check(2)?;
+        gpu.client().free(memory)?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// Who is at its limit makes room of its own memory, and the range that the resource manager names
+/// takes what lies between, whosever it is. All keep their contents, and accounts are exact.
+fn range_at_a_limit() -> Outcome {
+    const ROOTS: usize = 64;
+    const ALLOCATED: usize = ROOTS / 2 * ROOT;
+    let session = session()?;
+    let mut tenant = by_root(ROOTS)?;
+    let name = tenant.pid().to_string();
+    let limit = current(&name)? + (ROOTS * ROOT) as u64;
+    set(&name, LIMIT, &limit.to_string())?;
+    let own = current(&me())? + (ROOTS * ROOT) as u64;
+    set(&me(), LIMIT, &own.to_string())?;
+    let range = Range::new(&session, START, ROOTS * ROOT)?;
+    range.write(1);
+    for root in 0..ROOTS {
+        tenant.next().during(root)?;
+        uvm(&session)?.migrate(START + root * ROOT, ROOT)?;
+    }
+    let (_group, hog) = filled()?;
+    let owners = [&name[..], &me(), "full"];
+    let on_the_gpu = || -> Result<Vec<usize>, Stop> { owners.map(shown).into_iter().collect() };
+    let had = on_the_gpu()?;
+    tenant.next().during("an allocation")?;
+    let left = on_the_gpu()?;
+    println!("# of {had:?} bytes {left:?} are left");
+    holds("the limit", number(&name, "gmem.peak")? <= limit)?;
+    let gone = had[0] - left[0];
+    holds("room of its own", gone >= ALLOCATED)?;
+    let charged = limit + ALLOCATED as u64 - gone as u64;
+    same("the allocation", current(&name)?, charged)?;
+    for owner in &owners[1..] {
+        let counted = [events(owner, "evicted")?, events(owner, "pressure")?];
+        same("counted", counted, [0, 0]).during(owner)?;
+    }
+    range.check(1)?;
+    tenant.next().during("its content")?;
+    tenant.go()?;
+    tenant.finish()?;
+    drop(range);
     finish(hog)
 }
 
