@@ -3,9 +3,9 @@
 #
 # Usage: memory.sh PROGRAMS
 #
-# Checks on a GPU that a tenant sees its gmem.limit as the memory of the GPU: PyTorch, cuMemGetInfo
-# and nvidia-smi in a group, with the limit raised and lowered while a program runs. PROGRAMS is the
-# folder that ci/user.sh has made.
+# Checks on a GPU that a tenant sees its gmem.limit as the memory of the GPU: PyTorch, cuMemGetInfo,
+# nvidia-smi and JAX in a group, with the limit raised and lowered while a program runs. PROGRAMS is
+# the folder that ci/user.sh has made.
 . "$(dirname "$0")/lib.sh"
 here=$(dirname "$(realpath "$0")")
 
@@ -30,6 +30,20 @@ leaves() {
 	[ $((free + current - $1)) -ge -2 ] && [ $((free + current - $1)) -le 2 ]
 }
 answers() { [ "$(ask "$1")" = "$2" ]; }
+# begin PROGRAM: starts a program in the group.
+begin() {
+	coproc program { in_group python3 "$here/src/$1"; }
+	# Substitutions close the descriptors of a coprocess.
+	exec {to}>&"${program[1]}" {from}<&"${program[0]}"
+}
+end() {
+	ask end >/dev/null
+	wait "$program_PID" 2>/dev/null
+}
+charged() { echo $(($(get web/0 gmem.current) >> 20)); }
+# within NUMBER LOW HIGH: whether it is more than LOW, and HIGH at most.
+within() { [ "$1" -gt "$2" ] && [ "$1" -le "$3" ]; }
+refuses() { ! set_ web/0 "$1" 2>/dev/null; }
 
 whole=$(smi env) || exit 1
 start_daemon || exit 1
@@ -42,9 +56,7 @@ check "nvidia-smi shows the limit as total" [ "$(total "$limited")" = 10240 ]
 check "nvidia-smi shows no more than the limit as free" [ "$(free "$limited")" -le 10240 ]
 check "outside the group it shows the whole GPU" [ "$(total "$(smi env)")" = "$(total "$whole")" ]
 
-coproc program { in_group python3 "$here/src/memory.py"; }
-# Substitutions close the descriptors of a coprocess.
-exec {to}>&"${program[1]}" {from}<&"${program[0]}"
+begin memory.py
 check "PyTorch sees the limit" sees 10240
 check "PyTorch sees what is left of it" leaves 10240
 check "2 GiB are allocated" answers "allocate 2048" done
@@ -60,6 +72,38 @@ check "beyond it memory is out" answers "allocate 5000" "out of memory"
 set_ web/0 gmem.limit=max
 check "without a limit nvidia-smi shows the whole GPU again" [ "$(total "$(smi in_group)")" = "$(total "$whole")" ]
 check "NVML in the program agrees" answers nvml agrees
-ask end >/dev/null
+end
+
+if python3 -c 'import jax' 2>/dev/null; then
+	# JAX takes three quarters of the memory that it sees as soon as it starts.
+	set_ web/0 gmem.limit=8G
+	begin memory_jax.py
+	pool=$(ask limit)
+	echo "        JAX's pool: $pool MiB, charged: $(charged) MiB"
+	check "JAX sizes its pool by the limit" within "$pool" 5120 6144
+	check "the pool is charged" within "$(charged)" $((pool - 1)) 8192
+	check "JAX multiplies rightly" answers product exact
+	check "an array fits into the pool" answers "allocate 3500" done
+	check "a second one does not" answers "allocate 3500" "out of memory"
+	check "a limit below the pool is refused" refuses gmem.limit=4G
+	check "the limit stays" [ "$(get web/0 gmem.limit)" = 8589934592 ]
+	check "a raised limit is accepted" set_ web/0 gmem.limit=16G
+	check "JAX goes on" answers product exact
+	end
+	export XLA_PYTHON_CLIENT_PREALLOCATE=false
+	begin memory_jax.py
+	ask limit >/dev/null
+	check "without its pool JAX starts with little" within "$(charged)" 0 2047
+	check "an array is charged" answers "allocate 3500" done
+	check "so much is charged" [ "$(charged)" -ge 3500 ]
+	set_ web/0 gmem.limit=6G
+	check "beyond a lowered limit memory is out" answers "allocate 3500" "out of memory"
+	set_ web/0 gmem.limit=12G
+	check "it is there as soon as the limit is raised" answers "allocate 3500" done
+	check "JAX multiplies rightly still" answers product exact
+	end
+else
+	echo "        no JAX is here"
+fi
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
