@@ -22,7 +22,7 @@
 //! memory.
 
 pub(crate) mod allocations;
-mod arguments;
+pub(crate) mod arguments;
 pub(crate) mod calls;
 pub(crate) mod contexts;
 pub(crate) mod launch;

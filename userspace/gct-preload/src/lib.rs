@@ -58,6 +58,7 @@ pub use driver::allocations::{
     cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, cuMemAllocManaged, cuMemCreate,
     cuMipmappedArrayCreate,
 };
+pub use driver::arguments::{cuLibraryUnload, cuModuleUnload};
 pub use driver::calls::*;
 pub use driver::contexts::{
     cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach, cuDevicePrimaryCtxRelease,

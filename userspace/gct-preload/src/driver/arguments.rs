@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Reads the arguments of launches.
+//!
+//! libcuda is asked once for the sizes of a function's parameters: to learn that there is no
+//! further one takes it as long as some launches. A function that is unloaded is forgotten, because
+//! another one may get its address.
 
-use super::symbols::Libcuda;
-use super::{Function, Status, SUCCESS};
+use super::symbols::{Libcuda, Symbol, LIBRARY_UNLOAD, MODULE_UNLOAD};
+use super::{Function, Status, NOT_INITIALIZED, SUCCESS};
+use crate::sys::keep_errno;
 use core::ffi::c_void;
 use core::ptr;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`.
 const BUFFER: usize = 1;
@@ -26,14 +33,14 @@ pub(super) unsafe fn each_argument(
     mut f: impl FnMut(u64),
 ) {
     if !arguments.is_null() {
-        for index in 0.. {
-            let Some(bytes) = argument_bytes(function, index) else {
-                return;
-            };
+        // CAST: an address.
+        let known = sizes().of(function as usize, |index| argument_bytes(function, index));
+        for (index, bytes) in known.iter().enumerate() {
             // SAFETY: the function has a parameter with this index, so there is an argument of its
             // size.
-            unsafe { each_word(*arguments.add(index), bytes, &mut f) };
+            unsafe { each_word(*arguments.add(index), *bytes, &mut f) };
         }
+        return;
     }
     if !extra.is_null() {
         let (mut buffer, mut bytes, mut at) = (ptr::null_mut(), 0, extra);
@@ -86,4 +93,100 @@ fn argument_bytes(function: Function, index: usize) -> Option<usize> {
         (status == SUCCESS).then_some(bytes)
     };
     ask(&FUNC_GET_PARAM_INFO).or_else(|| ask(&KERNEL_GET_PARAM_INFO))
+}
+
+/// The sizes of the parameters of each function that was launched, by its address.
+#[derive(Debug, Default)]
+struct Sizes(Option<HashMap<usize, Arc<[usize]>>>);
+
+static SIZES: Mutex<Sizes> = Mutex::new(Sizes(None));
+
+fn sizes() -> MutexGuard<'static, Sizes> {
+    SIZES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sizes {
+    /// Returns the sizes of a function's parameters. `ask` returns the one with an index, if there
+    /// is one.
+    fn of(&mut self, function: usize, ask: impl Fn(usize) -> Option<usize>) -> Arc<[usize]> {
+        let known = self.0.get_or_insert_default().entry(function);
+        let known = known.or_insert_with(|| (0..).map_while(ask).collect());
+        Arc::clone(known)
+    }
+
+    fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Forgets all functions, before some are unloaded.
+pub(super) fn forget() {
+    // A thread that does not exist may hold the lock in a forked child, which launches nothing.
+    if !crate::worker::forked_child() {
+        sizes().forget();
+    }
+}
+
+/// Unloads functions.
+///
+/// # Safety
+///
+/// As for libcuda's function.
+unsafe fn unload(symbol: &Symbol, handle: *mut c_void) -> Status {
+    type Unload = unsafe extern "C" fn(*mut c_void) -> Status;
+    keep_errno(forget);
+    // SAFETY: both have this type.
+    match unsafe { symbol.function::<Unload>() } {
+        // SAFETY: passed on.
+        Some(real) => unsafe { real(handle) },
+        None => NOT_INITIALIZED,
+    }
+}
+
+/// Interposes libcuda's function: the functions of the module are forgotten.
+///
+/// # Safety
+///
+/// As for libcuda's function.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuModuleUnload(module: *mut c_void) -> Status {
+    // SAFETY: passes on the caller's contract.
+    unsafe { unload(&MODULE_UNLOAD, module) }
+}
+
+/// Interposes libcuda's function, as [`cuModuleUnload`].
+///
+/// # Safety
+///
+/// As for libcuda's function.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuLibraryUnload(library: *mut c_void) -> Status {
+    // SAFETY: passes on the caller's contract.
+    unsafe { unload(&LIBRARY_UNLOAD, library) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn a_function_is_asked_once_until_it_may_be_another_one() {
+        let (asked, parameters) = (Cell::new(0), Cell::new(3));
+        let ask = |index| {
+            asked.set(asked.get() + 1);
+            (index < parameters.get()).then_some(8 * (index + 1))
+        };
+        let mut sizes = Sizes::default();
+        for _ in 0..2 {
+            assert_eq!(sizes.of(1, ask)[..], [8, 16, 24]);
+        }
+        assert_eq!(asked.get(), 4);
+        assert_eq!(sizes.of(2, ask).len(), 3);
+        parameters.set(1);
+        sizes.forget();
+        assert_eq!(sizes.of(1, ask)[..], [8]);
+    }
 }

@@ -7,11 +7,11 @@
 //! A green context is destroyed by another name than the one that a thread has as its current
 //! context. So all contexts are forgotten then.
 
-use super::pageable;
 use super::symbols::{
     Libcuda, Symbol, CTX_DESTROY, CTX_DESTROY_V1, CTX_DETACH, GREEN_CTX_DESTROY,
     PRIMARY_CTX_RELEASE, PRIMARY_CTX_RELEASE_V2, PRIMARY_CTX_RESET, PRIMARY_CTX_RESET_V2,
 };
+use super::{arguments, pageable};
 use super::{Device, Status, NOT_INITIALIZED, SUCCESS};
 use crate::sys::keep_errno;
 use core::ffi::{c_int, c_void};
@@ -96,7 +96,10 @@ macro_rules! ends {
         #[no_mangle]
         #[allow(non_snake_case, reason = "libcuda's name")]
         pub unsafe extern "C" fn $name($argument: $kind) -> Status {
-            keep_errno(|| $forget);
+            keep_errno(|| {
+                arguments::forget();
+                $forget
+            });
             // SAFETY: passed on; the type is that of the function.
             let status = unsafe { end(&$symbol, $argument) };
             if status == SUCCESS {

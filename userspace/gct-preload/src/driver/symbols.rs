@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{allocations, calls, contexts, launch, lookup, pageable, size};
+use super::{allocations, arguments, calls, contexts, launch, lookup, pageable, size};
 
 /// A function of libcuda.
 #[derive(Debug)]
@@ -126,6 +126,8 @@ symbols! {
     ARRAY_3D_CREATE = allocations::cuArray3DCreate_v2, c"cuArray3DCreate", 3020, false;
     MIPMAPPED_ARRAY_CREATE =
         allocations::cuMipmappedArrayCreate, c"cuMipmappedArrayCreate", 5000, false;
+    MODULE_UNLOAD = arguments::cuModuleUnload, c"cuModuleUnload", 2000, false;
+    LIBRARY_UNLOAD = arguments::cuLibraryUnload, c"cuLibraryUnload", 12000, false;
     CTX_DESTROY_V1 = contexts::cuCtxDestroy, c"cuCtxDestroy", 2000, false;
     CTX_DETACH = contexts::cuCtxDetach, c"cuCtxDetach", 2000, false;
     GREEN_CTX_DESTROY = contexts::cuGreenCtxDestroy, c"cuGreenCtxDestroy", 12040, false;
