@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Steps of one of the models of tests/hw/src/pageable.py, whose text is the first argument; the
-# second one is `train` or `infer`. Reads one request per line on standard input, and writes one line
+# second one is one of their names. Reads one request per line on standard input, and writes one line
 # of JSON for each to standard output.
 import json
 import statistics
@@ -73,7 +73,7 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
         with torch.device("cuda"):
-            step = dict(train=models.training, infer=models.inference)[sys.argv[2]]()
+            step = models.MODELS[sys.argv[2]]()
         for _ in range(3):
             step()
         torch.cuda.synchronize()
@@ -84,7 +84,8 @@ def main():
     for line in sys.stdin:
         words = line.split()
         try:
-            say(**(dict(wants=lambda: wants(step), link=link)[words[0]]() if len(words) == 1
+            say(**(dict(wants=lambda: wants(step), link=link,
+                        value=lambda: dict(bits=step().item().hex()))[words[0]]() if len(words) == 1
                    else step_for(step, float(words[1]))))
         except Exception as error:
             say(error=repr(error))

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Measures a training and an inference below the memory that they want (GVM 7.3.1, 7.5), beside
-//! the least time that the link to the host leaves them.
+//! Measures programs below the memory that they want (GVM 7.3.1, 7.5), beside the least time that
+//! the link to the host leaves them: a training, an inference that uses all of its memory in each
+//! step, and a diffusion that makes images, as in the paper.
 //!
 //! ```text
 //! live    bytes that exist at the same time within a step
@@ -16,6 +17,8 @@
 //! lies goes over the same link, so they hold for it, too. What a program holds at that moment and
 //! never uses again makes them too high.
 //!
+//! A step of those that learn nothing has the same bits natively and at each part.
+//!
 //! What came and left is the GPU's own count of its link, a sample a second.
 
 use crate::budget::Budget;
@@ -23,7 +26,7 @@ use crate::machine::output_of;
 use crate::models::LONGER;
 use crate::report::{Report, Table};
 use crate::Cli;
-use anyhow::Result;
+use anyhow::{ensure, Context, Result};
 use gct_hw::daemon::Daemon;
 use gct_hw::kit::{number, Kit, RunEnv};
 use gct_hw::served::Served;
@@ -35,11 +38,18 @@ use std::time::Duration;
 pub(crate) const MEMORY: &str = "memory";
 const PROGRAM: &str = include_str!("memory.py");
 const MODELS: &str = include_str!("../../../tests/hw/src/pageable.py");
-const KINDS: [(&str, &str); 2] = [("infer", "inference"), ("train", "training")];
+const KINDS: [(&str, &str); 3] = [
+    ("infer", "inference"),
+    ("train", "training"),
+    ("image", "images"),
+];
+/// The kind whose steps change what they compute.
+const LEARNS: &str = "train";
 /// `gmem.limit` in percent of the memory that the program takes natively.
 const PARTS: [u64; 3] = [40, 60, 90];
-/// Seconds until places have settled, for the most part.
+/// Seconds, and native steps, until places have settled, for the most part.
 const SETTLE: f64 = 8.0;
+const SETTLE_STEPS: f64 = 20.0;
 /// Time limit beyond a window. A step may take seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: f64 = (1 << 20) as f64;
@@ -57,9 +67,11 @@ const COLUMNS: [&str; 10] = [
 ];
 
 /// What a program does with enough memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Native {
     ms: f64,
+    /// The result of a step, if steps do not change it.
+    bits: Option<String>,
     /// Bytes that live at the same time, and those of them that no step writes.
     live: f64,
     read_only: f64,
@@ -135,10 +147,16 @@ fn measure(
     for part in PARTS {
         set(part)?;
         let seconds = 2.0 * LONGER * cli.seconds;
-        step_for(&mut program, SETTLE)?;
+        step_for(&mut program, SETTLE.max(SETTLE_STEPS * native.ms / 1e3))?;
         program.ask(&format!("step {seconds}"))?;
         let traffic = traffic(seconds);
         let ms = number(&answer(&mut program, seconds)?, "ms")?;
+        let bits = bits(&mut program, kind)?;
+        ensure!(
+            bits == native.bits,
+            "at {part}% a step computes {bits:?}, natively {:?}",
+            native.bits
+        );
         let floor = native.floor(limit(part), &link);
         let resident = daemon.get(&group, "gmem.current")?;
         let [came, left] = match traffic {
@@ -194,6 +212,7 @@ fn natively(
     };
     let native = Native {
         ms,
+        bits: bits(&mut program, kind)?,
         live: number(&wants, "live")?,
         read_only: number(&wants, "read_only")?,
         charged,
@@ -224,6 +243,17 @@ fn start(kit: &Kit, env: &RunEnv, kind: &str) -> Result<Served> {
 fn step_for(program: &mut Served, seconds: f64) -> Result<Value> {
     program.ask(&format!("step {seconds}"))?;
     answer(program, seconds)
+}
+
+/// Returns the result of a step of a program that learns nothing.
+fn bits(program: &mut Served, kind: &str) -> Result<Option<String>> {
+    if kind == LEARNS {
+        return Ok(None);
+    }
+    program.ask("value")?;
+    let value = program.answer(PATIENCE)?;
+    let bits = value["bits"].as_str().context("a step without a result")?;
+    Ok(Some(bits.to_owned()))
 }
 
 fn answer(program: &mut Served, seconds: f64) -> Result<Value> {
@@ -262,6 +292,7 @@ mod tests {
     const GB: f64 = 1e9;
     const NATIVE: Native = Native {
         ms: 10.0,
+        bits: None,
         live: 4.0 * GB,
         read_only: 0.0,
         charged: 6.0 * GB,
