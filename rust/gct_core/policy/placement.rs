@@ -210,17 +210,25 @@ pub fn coldest(pieces: &[Piece], host: Bytes) -> Option<usize> {
 }
 
 /// Returns the move that pays most, if any pays. `device` bytes of the GPU are free now, and
-/// evictions may take `host` bytes of host memory.
-pub fn choose(pieces: &[Piece], room: &Room, device: Bytes, host: Bytes, now: Ns) -> Option<Move> {
+/// evictions may take `host` bytes of host memory. Only pieces for which `changes` holds change
+/// places: of others it is known better what comes.
+pub fn choose(
+    pieces: &[Piece],
+    room: &Room,
+    (device, host): (Bytes, Bytes),
+    changes: impl Fn(usize) -> bool,
+    now: Ns,
+) -> Option<Move> {
     let rested = || numbered(pieces).filter(|(_, piece)| piece.has_rested(now));
     let remote = || rested().filter(|(_, piece)| !piece.is_resident);
     let returns = remote().filter(|(_, p)| p.bytes <= device.min(room.for_piece(p)));
     if let Some((index, _)) = returns.max_by_key(|(_, piece)| piece.rate) {
         return Some(Move::Return(index));
     }
-    let (promote, hot) = remote().max_by_key(|(_, piece)| piece.rate)?;
+    let hot = remote().filter(|(index, _)| changes(*index));
+    let (promote, hot) = hot.max_by_key(|(_, piece)| piece.rate)?;
     let leaves = |piece: &Piece| piece.is_resident && piece.takes() <= host;
-    let resident = rested().filter(|(_, piece)| leaves(piece));
+    let resident = rested().filter(|(index, piece)| changes(*index) && leaves(piece));
     let (evict, cold) = resident.min_by_key(|(_, piece)| piece.rate)?;
     let gain = hot.rate.saturating_sub(cold.rate);
     let pays = gain >= GAIN_MIN && gain >= cold.rate / 2 && hot.bytes > device;

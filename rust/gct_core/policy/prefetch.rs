@@ -8,7 +8,8 @@
 //!   step     the uses that a program repeats, in their order: of layer after layer, forward
 //!            and backward
 //!   period   the launches of a step
-//!   cost     time by which a use is longer while the piece is remote
+//!   cost     time by which a use is longer while the piece is remote; none if the launch used
+//!            another piece in the step before
 //!   order    how many uses of the step come before the next one of a piece
 //!   price    time that an exchange takes. The launch waits for it.
 //!
@@ -67,6 +68,9 @@ pub struct Use {
     pub piece: usize,
     /// Whether the piece was remote when the launch was made last.
     pub was_remote: bool,
+    /// Whether the launch used the piece in the step before, too. A loop over layers repeats its
+    /// launches, and none of its weights.
+    pub is_repeated: bool,
     /// What the use takes on the GPU, and what it costs more elsewhere, if that is known.
     took: Option<Ns>,
     cost: Option<Ns>,
@@ -78,12 +82,16 @@ impl Use {
         Self {
             piece,
             was_remote: false,
+            is_repeated: true,
             took: None,
             cost: None,
         }
     }
 
     fn cost(&self) -> Ns {
+        if !self.is_repeated {
+            return Ns(0);
+        }
         let unseen = self.took.map(|took| took * SLOWER);
         self.cost.or(unseen).unwrap_or(UNKNOWN)
     }
@@ -208,7 +216,7 @@ pub fn before(
         let comes = |u: &&Use| {
             let is_remote = pieces.get(u.piece).is_some_and(|piece| !piece.is_resident);
             let gain = next.get(u.piece).map_or(Ns(0), |next| next.gain);
-            is_remote && u.cost.is_some() && gain > price
+            is_remote && u.is_repeated && u.cost.is_some() && gain > price
         };
         if let Some(u) = its.iter().find(comes) {
             let promote = u.piece;

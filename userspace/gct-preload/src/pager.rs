@@ -115,6 +115,8 @@ pub(crate) struct Memory {
     learned: Ns,
     /// Changes with the allocations.
     layout: u64,
+    /// Changes with the allocations, and with where pieces are.
+    places: u64,
     ahead: Ahead,
 }
 
@@ -129,6 +131,7 @@ impl Default for Memory {
             free: Room::default(),
             learned: Ns(0),
             layout: 0,
+            places: 0,
             ahead: Ahead::default(),
         }
     }
@@ -304,9 +307,9 @@ impl Memory {
         match self.is_over() {
             true => placement::coldest(&self.pieces, host).map(Move::Evict),
             false => {
-                let next = placement::choose(&self.pieces, &self.free, device, host, now);
-                // What a step wants is known better than by rates.
-                next.filter(|next| !self.is_followed(now) || matches!(next, Move::Return(_)))
+                let followed = self.followed(now);
+                let changes = |piece: usize| !followed.get(piece).is_some_and(|is| *is);
+                placement::choose(&self.pieces, &self.free, (device, host), changes, now)
             }
         }
     }
@@ -369,6 +372,7 @@ impl Memory {
             return false;
         }
         self.pieces[at].moved(false, now);
+        self.places += 1;
         let left = Paged {
             device: bytes,
             host: 0,
@@ -391,6 +395,7 @@ impl Memory {
             return false;
         }
         self.pieces[at].moved(true, now);
+        self.places += 1;
         true
     }
 

@@ -61,7 +61,8 @@ impl World {
         self.room.look(self.device - self.resident());
         for _ in 0..=self.pieces.len() {
             let (device, host) = (self.device - self.resident(), self.host - self.backed());
-            let Some(next) = choose(&self.pieces, &self.room, device, host, self.now) else {
+            let Some(next) = choose(&self.pieces, &self.room, (device, host), |_| true, self.now)
+            else {
                 return;
             };
             self.apply(next);
@@ -144,13 +145,13 @@ fn a_gain_must_pay_and_be_more_than_noise() {
         };
         let pieces = [piece(cold, true), piece(hot, false)];
         let none = Room::default();
-        let chosen = choose(&pieces, &none, Bytes(0), bytes, SECOND * 60);
+        let chosen = choose(&pieces, &none, (Bytes(0), bytes), |_| true, SECOND * 60);
         let exchange = Move::Exchange {
             evict: 0,
             promote: 1,
         };
         assert_eq!(chosen, moves.then_some(exchange), "{cold} and {hot}");
-        let changing = choose(&pieces, &none, bytes, bytes, SECOND * 60);
+        let changing = choose(&pieces, &none, (bytes, bytes), |_| true, SECOND * 60);
         assert_eq!(changing, None, "its room may last");
     }
 }
@@ -166,13 +167,16 @@ fn room_that_lasts_is_taken() {
         };
         let mut room = Room::default();
         let comes_at = (0..9).position(|_| {
-            let next = choose(&[piece], &room, bytes, Bytes(0), SECOND * 60);
+            let next = choose(&[piece], &room, (bytes, Bytes(0)), |_| true, SECOND * 60);
             room.look(bytes);
             next == Some(Move::Return(0))
         });
         assert_eq!(comes_at, Some(looks), "{rate}");
         room.take(bytes);
-        assert_eq!(choose(&[piece], &room, bytes, Bytes(0), SECOND * 60), None);
+        assert_eq!(
+            choose(&[piece], &room, (bytes, Bytes(0)), |_| true, SECOND * 60),
+            None
+        );
     }
 }
 

@@ -63,6 +63,8 @@ struct Step {
     /// The number of a launch that was the first of the step.
     anchor: u64,
     doubt: Doubt,
+    /// The number of the launch from which on pieces may change places for good again.
+    changes_at: u64,
     /// The allocations whose pieces the uses name.
     layout: u64,
 }
@@ -87,7 +89,9 @@ impl Step {
                 let same = |before: &usize| old.addresses[*before] == self.addresses[at];
                 let known = (was[0]..was[1]).find(same);
                 if let Some(known) = known {
+                    let is_repeated = self.uses[at].is_repeated;
                     self.uses[at] = old.uses[known];
+                    self.uses[at].is_repeated = is_repeated;
                 }
             }
         }
@@ -112,11 +116,17 @@ pub(super) struct Ahead {
     number: u64,
     search: u64,
     step: Option<Step>,
+    /// Whether the step uses a remote piece, and [`Memory::places`] then. To find that out takes
+    /// longer than to launch.
+    has_remote: Option<(u64, bool)>,
     price: Price,
     rests_until: Ns,
     /// When a launch asked last what it should wait for.
     asked: Ns,
     next: Vec<Next>,
+    /// How often all uses of the step were looked at for moves.
+    #[cfg(test)]
+    pub(super) decisions: u64,
 }
 
 impl Ahead {
@@ -135,7 +145,7 @@ impl Ahead {
                 step.find(self.number, &last.collect::<Vec<_>>());
             }
             if step.doubt.is_lost(step.names.len()) {
-                self.step = None;
+                self.set_step(None);
             }
         }
         if self.log.len() == LOG_MAX {
@@ -169,7 +179,11 @@ impl Ahead {
     /// Forgets all launches: some were not seen.
     fn forget(&mut self) {
         self.log.clear();
-        self.step = None;
+        self.set_step(None);
+    }
+
+    fn set_step(&mut self, step: Option<Step>) {
+        (self.step, self.has_remote) = (step, None);
     }
 }
 
@@ -190,11 +204,13 @@ impl Memory {
             self.ahead.push(Launch::new(*function, pieces));
             if let Some((period, by)) = self.ahead.has_to_renew() {
                 let renewed = self.step(period, by);
-                self.ahead.step = self.ahead.step.take().map(|old| renewed.after(&old));
+                let renewed = self.ahead.step.take().map(|old| renewed.after(&old));
+                self.ahead.set_step(renewed);
             }
         }
         if let Some((period, by)) = self.ahead.period() {
-            self.ahead.step = Some(self.step(period, by));
+            let step = self.step(period, by);
+            self.ahead.set_step(Some(step));
         }
     }
 
@@ -233,7 +249,8 @@ impl Memory {
     /// next one into which an argument points.
     fn step(&self, period: usize, by: usize) -> Step {
         let log = &self.ahead.log;
-        let launches = || log.iter().skip(log.len() - period);
+        let begins = log.len() - period;
+        let launches = || log.iter().skip(begins);
         let starts: BTreeSet<u64> = launches()
             .flat_map(|launch| launch.pieces.iter().copied())
             .collect();
@@ -245,9 +262,10 @@ impl Memory {
             layout: self.layout.wrapping_sub(1),
             ..Step::default()
         };
-        for launch in launches() {
+        for (at, launch) in launches().enumerate() {
             step.names.push(launch.names[by]);
             step.direct.push(launch.pieces.clone());
+            let before = (begins + at).checked_sub(period).map(|at| &log[at].pieces);
             for piece in &launch.pieces {
                 let end = self
                     .at(*piece)
@@ -256,10 +274,12 @@ impl Memory {
                 let behind = behind.take_while(|piece| !starts.contains(piece));
                 step.addresses
                     .extend(core::iter::once(*piece).chain(behind));
+                let mut of = Use::new(usize::MAX);
+                of.is_repeated = before.is_some_and(|pieces| pieces.contains(piece));
+                step.uses.resize(step.addresses.len(), of);
             }
             step.starts.push(step.addresses.len());
         }
-        step.uses = vec![Use::new(usize::MAX); step.addresses.len()];
         step
     }
 
@@ -273,8 +293,25 @@ impl Memory {
                 at.piece = self.index_of(*address).unwrap_or(usize::MAX);
             }
             step.layout = self.layout;
+            self.ahead.has_remote = None;
         }
         self.ahead.step = Some(step);
+    }
+
+    /// Returns which pieces the step uses, if the program is followed: what it wants of them is
+    /// known better than by rates.
+    pub(super) fn followed(&mut self, now: Ns) -> Vec<bool> {
+        if !self.is_followed(now) {
+            return Vec::new();
+        }
+        self.relocate();
+        let mut used = vec![false; self.pieces.len()];
+        for of in self.ahead.step.iter().flat_map(|step| &step.uses) {
+            if let Some(used) = used.get_mut(of.piece) {
+                *used = true;
+            }
+        }
+        used
     }
 
     /// Returns whether the program repeats a step, and launches could wait for moves lately.
@@ -283,18 +320,37 @@ impl Memory {
     }
 
     /// Returns the launches between two marks that are of use.
-    pub(crate) fn marks_every(&self) -> u64 {
+    pub(crate) fn marks_every(&mut self) -> u64 {
         match &self.ahead.step {
             None => 0,
             Some(_) => repeats::marks_every(self.has_remote_ahead()),
         }
     }
 
-    /// Returns whether the step uses a remote piece.
-    fn has_remote_ahead(&self) -> bool {
-        let uses = self.ahead.step.iter().flat_map(|step| &step.uses);
-        uses.filter_map(|of| self.pieces.get(of.piece))
-            .any(|piece| !piece.is_resident)
+    /// Returns whether the step uses a remote piece each time.
+    fn has_remote_ahead(&mut self) -> bool {
+        if let Some((_, known)) = self.ahead.has_remote.filter(|(at, _)| *at == self.places) {
+            return known;
+        }
+        let mut uses = self.ahead.step.iter().flat_map(|step| &step.uses);
+        let has_remote = uses.any(|of| self.is_remote(of));
+        self.ahead.has_remote = Some((self.places, has_remote));
+        has_remote
+    }
+
+    fn is_remote(&self, of: &Use) -> bool {
+        let piece = self.pieces.get(of.piece);
+        of.is_repeated && piece.is_some_and(|piece| !piece.is_resident)
+    }
+
+    /// Returns whether moves may pay before the last launch, which has these uses: it uses a remote
+    /// piece, or pieces have not changed places for good for a step. To decide that takes longer
+    /// than to launch.
+    fn may_wait(&self, launch: &Range<usize>) -> bool {
+        self.ahead.step.as_ref().is_some_and(|step| {
+            let mut its = step.uses[launch.clone()].iter();
+            self.ahead.number > step.changes_at || its.any(|of| self.is_remote(of))
+        })
     }
 
     /// Returns the least and the largest address.
@@ -321,22 +377,31 @@ impl Memory {
         if !self.has_remote_ahead() {
             return None;
         }
-        let launch = self.expected()?;
-        let step = self.ahead.step.as_ref()?;
+        let launch = self.expected().filter(|launch| self.may_wait(launch))?;
+        let step = self.ahead.step.as_mut()?;
         let next = &mut self.ahead.next;
         next.resize(self.pieces.len(), Next::default());
         let free = super::minus(self.room, self.charged);
         // Room that has just become free may be wanted again.
         let device = Bytes(free.device).min(self.free.steady());
+        #[cfg(test)]
+        {
+            self.ahead.decisions += 1;
+        }
         let times = (self.ahead.price.get(), now);
-        prefetch::before(
+        let made = prefetch::before(
             launch,
             &self.pieces,
             &step.uses,
             next,
             (device, Bytes(free.host)),
             times,
-        )
+        );
+        if made.is_none() {
+            // CAST: widening.
+            step.changes_at = self.ahead.number + step.names.len() as u64 - 1;
+        }
+        made
     }
 
     /// Records that the last launch is made now.

@@ -98,6 +98,7 @@ impl Memory {
     pub(super) fn take(&mut self, at: usize) -> Detached {
         let span = self.spans.remove(at);
         self.layout += 1;
+        self.places += 1;
         let count = span.pieces().len();
         for behind in &mut self.spans[at..] {
             behind.first -= count;
@@ -128,6 +129,7 @@ impl Memory {
         };
         self.spans.insert(at, span);
         self.layout += 1;
+        self.places += 1;
         self.uses.splice(first..first, (0..count).map(|_| 0));
         self.pieces.splice(first..first, detached.placed.0);
     }

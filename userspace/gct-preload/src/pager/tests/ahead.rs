@@ -7,6 +7,9 @@ use super::*;
 /// Bytes of the pieces, which is also the distance of their addresses.
 const P: u64 = PIECE;
 
+/// Another allocation.
+const FAR: u64 = 1 << 40;
+
 /// A program that launches, and a GPU that follows it at once.
 struct Bed {
     memory: Memory,
@@ -160,6 +163,83 @@ fn one_function_is_no_step() {
     bed.steps(12);
     assert!(bed.is_followed());
     assert!(bed.step() >= 30);
+}
+
+/// Launches whose pieces are on the GPU decide nothing, but once in a step. To look at all of a
+/// step takes longer than to launch.
+#[test]
+fn launches_on_the_gpu_decide_once_in_a_step() {
+    let mut bed = Bed::new(24, 20);
+    for round in 0..20 {
+        let before = bed.memory.ahead.decisions;
+        // Of 60 launches ten use the pieces of which four do not fit.
+        for at in 0..60 {
+            let piece = if at < 50 { at % 14 } else { at - 36 };
+            bed.launch(&[A + piece * P]);
+        }
+        let decisions = bed.memory.ahead.decisions - before;
+        assert!(round < 8 || decisions <= 20, "{decisions}");
+    }
+    assert!(bed.is_followed());
+}
+
+/// A loop over layers repeats its launches, and no weights: nothing comes for a layer that is over,
+/// and what is used elsewhere stays.
+#[test]
+fn a_loop_over_layers_moves_no_weights() {
+    let mut bed = Bed::new(40, 40);
+    assert!(alloc(&mut bed.memory, &mut bed.world, FAR, 40 * 16));
+    let mut moved = 0;
+    for round in 0..4 {
+        let before = bed.exchanges;
+        for layer in 0..10 {
+            for at in 0..4 {
+                bed.launch_of(100 + at, &[FAR + (4 * layer + at) * P]);
+            }
+        }
+        moved += if round > 0 { bed.exchanges - before } else { 0 };
+        // Another part, with room for all that it uses. Both are too long for one step.
+        for step in 0..280 {
+            for at in 0..30 {
+                let found = bed.launch_of(at, &[A + at * P]);
+                assert!(found || step < 4, "{round} {step} {at}");
+            }
+        }
+        bed.world.now += 11 * SECOND;
+    }
+    assert_eq!(moved, 0);
+}
+
+/// Pieces that the step does not use change places by rates meanwhile.
+#[test]
+fn what_no_step_uses_changes_places_by_rates() {
+    let mut bed = Bed::new(20, 30);
+    for base in [FAR, 2 * FAR] {
+        assert!(alloc(&mut bed.memory, &mut bed.world, base, 10 * 16));
+    }
+    for round in 0..40 {
+        for _ in 0..12 {
+            for at in 0..20 {
+                bed.launch_of(at, &[A + at * P]);
+            }
+        }
+        // In between, one three times as often as the other, which came first.
+        for (at, base) in [FAR, 2 * FAR, 2 * FAR, 2 * FAR].into_iter().enumerate() {
+            bed.launch_of(1000 + 10 * round + at as u64, &[base]);
+        }
+        bed.world.now += SECOND;
+        let now = Ns(bed.world.now);
+        while let Some(next) = bed.memory.look(&mut bed.world, now) {
+            assert!(bed.memory.carry_out(next, &mut bed.world, now));
+        }
+    }
+    let found = |base| {
+        (0..10)
+            .filter(|at| bed.world.places[&(base + at * P)])
+            .count()
+    };
+    assert_eq!((found(FAR), found(2 * FAR)), (0, 10));
+    assert_eq!((found(A), found(A + 10 * P)), (10, 10));
 }
 
 /// Allocations that come and go change the indices of pieces, and not what the step names.
