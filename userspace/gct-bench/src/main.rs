@@ -318,7 +318,7 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 32] = [
+        let formats: [(&str, Format); 39] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
             ("models-h100-36-mps", models::markdown),
@@ -335,13 +335,20 @@ mod tests {
             ("models-h100-6", models::markdown),
             ("models-h100-load", scenes::markdown),
             ("models-h100-load", scenes::in_time),
+            ("models-h100-load-bursty", scenes::markdown),
+            ("models-h100-load-bursty", scenes::in_time),
             ("models-h100-tenants-before", scenes::markdown),
             ("models-h100-tenants-before", scenes::in_time),
             ("models-h100-tenants", scenes::markdown),
             ("models-h100-tenants", scenes::in_time),
+            ("models-h100-tenants-windows", scenes::markdown),
+            ("models-h100-tenants-windows", scenes::in_time),
             ("models-h100-services", scenes::markdown),
             ("models-h100-services", scenes::in_time),
+            ("models-h100-bursty", scenes::markdown),
+            ("models-h100-bursty", scenes::in_time),
             ("models-h100-stacking", stacking::markdown),
+            ("models-h100-stacking-windows", stacking::markdown),
             ("models-h100-stacking-mps", stacking::markdown),
             ("models-h100-traffic", scenes::markdown),
             ("models-h100-traffic", scenes::in_time),
