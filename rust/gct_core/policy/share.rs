@@ -25,7 +25,9 @@
 //! turn(r)   = LAG_MAX * 100 / weight(r)
 //! least     = max(clock - turn of the least weight, position(r) - turn(r) for each r there),
 //!             and the clock at most
-//! lingers:  who pauses for less than LINGER_MAX stays a contender for twice its usual pause
+//! lingers:  a contender stays one for 2 * pause, if that is at most run / 2 or LINGER_MIN, and
+//!           LINGER_MAX at most                  # pause, run: averages of its pauses and of runs
+//!                                               # between them
 //! ```
 //!
 //! Contenders take turns, with or without MPS: what a process had of the GPU is then the time for
@@ -75,14 +77,19 @@ const LAG_MAX: Ns = Ns(WINDOW.get() + OVERDUE.get());
 /// that begin at once cost two changes of contexts.
 pub const HANDOVER: Ns = Ns(100_000);
 /// The longest time for which a process without work stays a contender.
-pub const LINGER_MAX: Ns = Ns(200_000);
+pub const LINGER_MAX: Ns = Ns(1_000_000);
+/// How long it does so however short its runs are.
+const LINGER_MIN: Ns = Ns(200_000);
+/// How long a process that begins again waits for rivals that may not have seen yet that they may.
+const RESUME_MAX: Ns = Ns(200_000);
 /// The GPU time that a process owes at most when it wakes.
 const DEBT_MAX: Ns = Ns(10_000_000_000);
 /// How far siblings may be ahead of the clock for a process that wakes. A sibling that lies delays
 /// it by this.
 const SIBLINGS_AHEAD: Ns = Ns(100_000_000);
-/// A longer pause counts as this in the average.
+/// A longer pause counts as this in the average, and a longer run as that.
 const PAUSE_MAX: Ns = Ns(1_000_000);
+const RUN_MAX: Ns = Ns(8_000_000);
 /// The longest time that is charged at once: a process that does not look for longer was stopped.
 const STEP_MAX: Ns = Ns(250_000_000);
 /// The longest time for which the clock moves at once.
@@ -177,8 +184,11 @@ pub struct Turns {
     /// The time when it had work last, and whether it has had none since.
     worked: Ns,
     rests: bool,
-    /// Its average pause.
+    /// Its average pause, and its average run between two pauses.
     pause: Option<Ns>,
+    run: Ns,
+    /// How long it has run since its last pause.
+    ran: Ns,
 }
 
 impl Turns {
@@ -200,7 +210,7 @@ impl Turns {
     /// process may not have seen yet what the rival has: that an earlier rank has work, or none.
     fn meets(&self, rival: &Rival) -> bool {
         let is_fresh = self.since - rival.kept_since < DRAIN_MAX;
-        let resumes = self.since - self.resumed < LINGER_MAX;
+        let resumes = self.since - self.resumed < RESUME_MAX;
         rival.contends || (rival.keeps && (is_fresh || resumes))
     }
 
@@ -237,6 +247,7 @@ impl Turns {
                 self.free = Ns(0);
                 let part = time / running;
                 self.charge(share, part, self.runs);
+                self.ran += if self.runs { part } else { Ns(0) };
                 for rival in rivals.iter_mut().filter(|r| r.runs()) {
                     rival.at = rival.at.after(rival.virtual_time(part / 2));
                 }
@@ -356,6 +367,26 @@ impl Turns {
         }
     }
 
+    /// Counts the run that the present pause ends, once.
+    fn end_run(&mut self) {
+        if !core::mem::replace(&mut self.rests, true) {
+            let ran = core::mem::take(&mut self.ran);
+            self.run = self.run - self.run / 4 + ran.min(RUN_MAX) / 4;
+        }
+    }
+
+    /// Returns how long a process stays a contender that pauses now; 0 if it usually pauses for too
+    /// long.
+    fn lingers(&self) -> Ns {
+        let most = (self.run / 2).clamp(LINGER_MIN, LINGER_MAX);
+        let time = self.pause.unwrap_or(PAUSE_MAX) * 2;
+        if time <= most {
+            time
+        } else {
+            Ns(0)
+        }
+    }
+
     /// Returns whether the process may release a piece, with work predicted to take `in_flight` in
     /// flight. [`look`](Self::look) comes first.
     pub fn may_release(&mut self, share: &Share, rivals: &[Rival], in_flight: Ns) -> bool {
@@ -404,7 +435,7 @@ impl Turns {
         match work {
             Work::Runs | Work::Waits => self.rests = false,
             Work::Held => self.end_pause(),
-            Work::Idle => self.rests = true,
+            Work::Idle => self.end_run(),
         }
         match (work, self.contends_until) {
             (Work::Runs | Work::Waits, _) => {
@@ -415,9 +446,9 @@ impl Turns {
             (Work::Held, _) if self.contends() => self.contends_until = Sign::KEEPS,
             (Work::Idle, Sign::KEEPS) => self.contends_until = Ns(0),
             (Work::Idle, Ns::MAX) => {
-                self.contends_until = match self.pause.map(|pause| pause * 2) {
-                    Some(time) if time <= LINGER_MAX => self.since + time,
-                    _ => Ns(0),
+                self.contends_until = match self.lingers() {
+                    Ns(0) => Ns(0),
+                    time => self.since + time,
                 };
             }
             (Work::Held | Work::Idle, _) => {}

@@ -27,11 +27,11 @@ pub(crate) enum Pattern {
     Always(u32),
     /// So many launches at a time, and pauses of this mean between the beginnings.
     Requests { launches: u32, pause_ns: u64 },
-    /// One launch at a time, and such a pause behind its end.
-    Closed { pause_ns: u64 },
+    /// So many launches at a time, and behind their end a pause of this mean.
+    Closed { launches: u32, pause_ns: u64 },
 }
 
-/// When the next launch of a closed loop comes while its last one has not ended.
+/// When the next launches of a closed loop come while its last ones have not ended.
 const NEVER: u64 = u64::MAX;
 
 /// Launches of a program between two looks at its ends.
@@ -112,15 +112,17 @@ impl Program {
         let depth = match self.pattern {
             Pattern::Always(depth) if self.begun => depth,
             Pattern::Always(_) => 0,
-            Pattern::Closed { pause_ns } => {
-                if self.next == NEVER && tenant.ended == tenant.submitted {
-                    self.next = now + pause_ns;
+            Pattern::Closed { launches, pause_ns } => {
+                if self.queued == 0 && self.next == NEVER && tenant.ended == tenant.submitted {
+                    self.next = now + pause_ns / 2 + self.chance.u64(..=pause_ns);
                 }
-                if now < self.next {
-                    return None;
+                if now >= self.next {
+                    (self.queued, self.next) = (launches, NEVER);
                 }
-                self.next = NEVER;
-                1
+                match self.queued {
+                    0 => return None,
+                    _ => launches,
+                }
             }
             Pattern::Requests { launches, pause_ns } => {
                 while now >= self.next {

@@ -13,6 +13,15 @@ use gct_core::iface::File;
 const US: u64 = 1_000;
 /// How long launches of two programs take. No atom divides them, as those of a graph.
 const TIMES: [u64; 2] = [1_350 * US, 3_500 * US];
+/// The service's requests.
+const REQUESTS: Pattern = Pattern::Requests {
+    launches: 1,
+    pause_ns: 2_600 * US,
+};
+const TURNS: Sharing = Sharing::Turns {
+    slice: 2 * MS,
+    switch: 100 * US,
+};
 
 /// Returns a launch of eight waves on four TPCs.
 fn kernel(time: u64) -> Kernel {
@@ -27,13 +36,9 @@ fn kernel(time: u64) -> Kernel {
 fn measure(weights: [u64; 2], sharing: Sharing, pattern: Pattern) -> Vec<u64> {
     let mut world = World::new(4, sharing, Threads::Each(20 * US));
     let group = world.group(&[(File::ComputePriority, "0".into())]);
-    let requests = Pattern::Requests {
-        launches: 1,
-        pause_ns: 2_600 * US,
-    };
     world.start(
         group,
-        Program::new(vec![kernel(900 * US)], requests, START, 7),
+        Program::new(vec![kernel(900 * US)], REQUESTS, START, 7),
     );
     for (weight, time) in weights.into_iter().zip(TIMES) {
         let group = world.group(&[
@@ -52,13 +57,15 @@ fn measure(weights: [u64; 2], sharing: Sharing, pattern: Pattern) -> Vec<u64> {
 /// charged for the service's time, too, and the longer one more often: within 8%.
 #[test]
 fn weights_divide_what_an_earlier_rank_leaves() {
-    let turns = Sharing::Turns {
-        slice: 2 * MS,
-        switch: 100 * US,
-    };
-    let patterns = [Pattern::Always(1), Pattern::Closed { pause_ns: 60 * US }];
+    let patterns = [
+        Pattern::Always(1),
+        Pattern::Closed {
+            launches: 1,
+            pause_ns: 60 * US,
+        },
+    ];
     for (weights, sharing, pattern) in [770, 950].into_iter().flat_map(|first| {
-        let sharings = [turns, Sharing::Beside].into_iter();
+        let sharings = [TURNS, Sharing::Beside].into_iter();
         sharings.flat_map(move |sharing| {
             patterns.map(|pattern| ([first, 1_000 - first], sharing, pattern))
         })
@@ -111,5 +118,66 @@ fn the_least_weight_lets_nobody_make_up_for_more_than_a_turn() {
             held + other > 200 * MS && held < other + 60 * MS,
             "{beside_least}: {held} {other}"
         );
+    }
+}
+
+/// Returns the time in a second of a program with three quarters of the weights, whose requests
+/// take `run` with a pause of `pause` behind each, and of one that launches four steps of two
+/// launches at once, as a decoder does. Both may stand behind a service.
+fn beside_steps([run, pause]: [u64; 2], sharing: Sharing, served: bool) -> [u64; 2] {
+    let mut world = World::new(4, sharing, Threads::Each(20 * US));
+    if served {
+        let group = world.group(&[(File::ComputePriority, "0".into())]);
+        let kernels = vec![kernel(900 * US)];
+        world.start(group, Program::new(kernels, REQUESTS, START, 7));
+    }
+    let steps = vec![kernel(3_300 * US), kernel(100 * US)];
+    let programs = [
+        ("750", vec![kernel(run * US)], (1, pause * US)),
+        ("250", steps, (8, 300 * US)),
+    ];
+    for (weight, kernels, (launches, pause_ns)) in programs {
+        let group = world.group(&[
+            (File::ComputePriority, "1".into()),
+            (File::ComputeWeight, weight.into()),
+            (File::AtomDuration, "1000000".into()),
+        ]);
+        let pattern = Pattern::Closed { launches, pause_ns };
+        let program = Program::new(kernels, pattern, START, 1).in_steps();
+        world.start(group, program);
+    }
+    world.run_until(SETTLED);
+    let used = active(&mut world, SETTLED + 1_000 * MS);
+    used[used.len() - 2..].try_into().unwrap()
+}
+
+/// Checks that a program keeps its turn in the pause between two requests, also where that is
+/// longer than a look: it has its part, or without its pauses at least two thirds of both.
+#[test]
+fn a_pause_between_requests_does_not_end_a_turn() {
+    for sharing in [TURNS, Sharing::Beside] {
+        for (served, pause) in [
+            (false, 60),
+            (false, 150),
+            (false, 300),
+            (true, 60),
+            (true, 150),
+        ] {
+            let [first, second] = beside_steps([1_350, pause], sharing, served);
+            let part = 100 * first / (first + second);
+            assert!(
+                (67..84).contains(&part),
+                "{sharing:?}, {served}, {pause}: {first} {second}"
+            );
+        }
+    }
+}
+
+/// Checks that nobody waits for a program that pauses for as long as it runs.
+#[test]
+fn who_pauses_for_as_long_as_it_runs_has_no_turn_meanwhile() {
+    for sharing in [TURNS, Sharing::Beside] {
+        let [first, second] = beside_steps([300, 300], sharing, false);
+        assert!(first + second > 900 * MS, "{sharing:?}: {first} {second}");
     }
 }
