@@ -18,6 +18,8 @@ pub(crate) struct Mechanism {
     pub(crate) name: String,
     /// Whether the latency-critical stream has the highest priority.
     pub(crate) high_priority: bool,
+    /// The services of which that is not so.
+    pub(crate) without: &'static [&'static str],
     /// Whether the latency-critical program has a neighbour.
     pub(crate) beside: bool,
 }
@@ -28,6 +30,7 @@ impl Mechanism {
         Self {
             name,
             high_priority: false,
+            without: &[],
             beside: true,
         }
     }
@@ -56,6 +59,7 @@ impl Pair {
             beside: name != ALONE,
             name,
             high_priority,
+            without: &[],
         });
         self
     }

@@ -62,9 +62,8 @@ fn choose(pairs: &mut Vec<Pair>, wanted: impl Fn(&str) -> bool) {
         pair.mechanisms.retain(|mechanism| mechanism.beside);
         if pair.mechanisms.iter().any(|known| known.name == STOCK) {
             pair.mechanisms.push(Mechanism {
-                name: ALONE.into(),
-                high_priority: false,
                 beside: false,
+                ..Mechanism::of_limits(ALONE.into())
             });
         }
         pair.mechanisms.retain(|mechanism| wanted(&mechanism.name));

@@ -357,13 +357,14 @@ impl Programs {
         rates: &Rates,
         report: &mut Report,
     ) -> Result<()> {
-        let priority = u8::from(mechanism.high_priority);
         let together = moment_in(LEAD);
         let mut windows = Vec::new();
         let mut seconds = 0.0;
         for (index, (name, load)) in scene.services.iter().enumerate() {
             let mut window = scene.window(index, cli, &mechanism.name, rates, report);
             window.start.clone_from(&together);
+            let priority = mechanism.high_priority && !mechanism.without.contains(name);
+            let priority = u8::from(priority);
             seconds = window.seconds;
             let request = scene.request((name, *load), priority, &window, rates);
             self.service(name)?.ask(&request)?;

@@ -32,7 +32,7 @@ use gct_hw::mps::Mps;
 
 mod ways;
 
-use ways::{Role, Setting, Way, WAYS};
+use ways::{Role, Setting, Way, ALL_B, WAYS};
 
 /// The name of the part.
 pub(crate) const STACKING: &str = "stacking";
@@ -210,14 +210,24 @@ impl<'a> Bench<'a> {
             .grouped
             .then(|| Daemon::start(self.kit, &self.tpcs.join(",")));
         let daemon = daemon.transpose()?;
-        for group in Role::ALL.map(Role::group) {
-            daemon.iter().try_for_each(|daemon| daemon.create(group))?;
+        if let Some(daemon) = &daemon {
+            let mut groups = Role::ALL.iter().map(|role| role.group());
+            groups.try_for_each(|group| daemon.create(group))?;
+            if let Some(only) = self.settings(way).next().filter(|_| way.before) {
+                self.set(daemon, only)?;
+            }
         }
         let env = |role| way.env(role, daemon.as_ref(), mps);
         let service = |model: &str| env(Role::of(model));
         let best_effort = env(Role::BestEffort);
         let mut programs = Programs::start(self.kit, &service, &best_effort, &self.scenes)?;
         self.windows(&mut programs, daemon.as_ref(), way, report)
+    }
+
+    /// Writes the limits of a setting.
+    fn set(&self, daemon: &Daemon, setting: &Setting) -> Result<()> {
+        let mut files = setting.files(self.tpcs).into_iter();
+        files.try_for_each(|(group, file, value)| daemon.set(group, file, &value))
     }
 
     /// Measures each scene under each setting of a way. Notes a window that fails.
@@ -230,12 +240,11 @@ impl<'a> Bench<'a> {
     ) -> Result<()> {
         for setting in self.settings(way) {
             if let Some(daemon) = daemon {
-                for (group, file, value) in setting.files(self.tpcs) {
-                    daemon.set(group, file, &value)?;
-                }
+                self.set(daemon, setting)?;
             }
             let mechanism = Mechanism {
                 high_priority: setting.high_priority,
+                without: if setting.a_alone { &ALL_B } else { &[] },
                 ..Mechanism::of_limits(setting.name.to_owned())
             };
             for scene in (0..self.cli.repeat).flat_map(|_| &self.scenes) {

@@ -22,7 +22,7 @@ impl Role {
     pub(super) fn of(model: &str) -> Self {
         match model {
             "resnet50" | "detector" => Self::A,
-            "bert" | "prefill" => Self::B,
+            model if ALL_B.contains(&model) => Self::B,
             _ => Self::BestEffort,
         }
     }
@@ -60,8 +60,9 @@ impl Tpcs {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
     pub(super) name: &'static str,
-    /// Whether the streams of A and B have the highest priority.
+    /// Whether the streams of A and B have the highest priority, or those of A alone.
     pub(super) high_priority: bool,
+    pub(super) a_alone: bool,
     /// Whether the best-effort program runs.
     pub(super) best_effort: bool,
     /// `compute.priority` of each role.
@@ -69,22 +70,30 @@ pub(super) struct Setting {
     /// `compute.weight` of B and of best effort. Nothing takes it back, so these come last.
     weights: Option<[&'static str; 2]>,
     quotas: Option<[Tpcs; 3]>,
-    /// `tpc.mask` of A and B.
-    masks: Option<[Tpcs; 2]>,
+    /// `tpc.mask` of each role; and whether it takes TPCs of each GPC in turn.
+    masks: Option<[Tpcs; 3]>,
+    spread: bool,
     /// `atom.duration` of best effort. Without an earlier rank beside it, nothing else makes its
     /// work short.
     atoms: &'static str,
 }
 
+/// The models of B.
+pub(super) const ALL_B: [&str; 2] = ["bert", "prefill"];
+/// Numbers of TPCs that belong to one GPC, on Hopper.
+const TPCS_OF_GPC: u32 = 9;
+
 const SAME: [&str; 3] = ["8"; 3];
 const PLAIN: Setting = Setting {
     name: "",
     high_priority: false,
+    a_alone: false,
     best_effort: true,
     priorities: SAME,
     weights: None,
     quotas: None,
     masks: None,
+    spread: false,
     atoms: "off",
 };
 /// B and best effort have what A leaves, 50 to 15.
@@ -109,8 +118,12 @@ impl Setting {
             let priority = role.among(self.priorities);
             files.push((group, "compute.priority", priority.into()));
         }
+        let mut order = tpcs.to_vec();
+        if self.spread {
+            order.sort_by_key(|tpc| tpc.parse().unwrap_or(0) % TPCS_OF_GPC);
+        }
         for (role, part) in Role::ALL.into_iter().zip(self.masks.into_iter().flatten()) {
-            files.push((role.group(), "tpc.mask", part.of(tpcs).join(",")));
+            files.push((role.group(), "tpc.mask", part.of(&order).join(",")));
         }
         for (role, part) in Role::ALL.into_iter().zip(self.quotas.into_iter().flatten()) {
             files.push((role.group(), "tpc.quota", part.of(tpcs).len().to_string()));
@@ -132,6 +145,9 @@ pub(super) struct Way {
     mps: bool,
     percentages: Option<[u8; 3]>,
     pub(super) grouped: bool,
+    /// Whether the limits of its only setting are written before the programs start. Programs see
+    /// as many SMs as they are granted then, and libraries choose their kernels by that.
+    pub(super) before: bool,
     pub(super) settings: &'static [Setting],
 }
 
@@ -139,6 +155,7 @@ const NATIVE: Way = Way {
     mps: false,
     percentages: None,
     grouped: false,
+    before: false,
     settings: &[Setting {
         name: "time slicing",
         ..PLAIN
@@ -169,7 +186,7 @@ const SIDE_BY_SIDE: Way = Way {
         Setting {
             name: "gct masks of 4/7 and 3/7",
             best_effort: false,
-            masks: Some([Tpcs(0, 57), Tpcs(57, 100)]),
+            masks: Some([Tpcs(0, 57), Tpcs(57, 100), Tpcs(0, 100)]),
             ..PLAIN
         },
         Setting {
@@ -217,10 +234,33 @@ const MPS: Way = Way {
     ..NATIVE
 };
 /// All ways, the first with the programs that ran alone.
-pub(super) const WAYS: [Way; 7] = [
+pub(super) const WAYS: [Way; 9] = [
     NATIVE,
     BY_TURNS,
     SIDE_BY_SIDE,
+    Way {
+        before: true,
+        settings: &[Setting {
+            name: "gct masks of 35% 45% 20%",
+            masks: Some([Tpcs(0, 35), Tpcs(35, 80), Tpcs(80, 100)]),
+            spread: true,
+            ..PLAIN
+        }],
+        ..SIDE_BY_SIDE
+    },
+    // A may use all TPCs, and its launches go first there.
+    Way {
+        before: true,
+        settings: &[Setting {
+            name: "gct masks of 100% 80% 20% and A prio",
+            high_priority: true,
+            a_alone: true,
+            masks: Some([Tpcs(0, 100), Tpcs(0, 80), Tpcs(80, 100)]),
+            spread: true,
+            ..PLAIN
+        }],
+        ..SIDE_BY_SIDE
+    },
     MPS,
     // LithOS's limits.
     Way {
@@ -301,6 +341,33 @@ mod tests {
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
         // --mechanisms divides its names at commas.
         assert!(all.iter().all(|name| !name.contains(',')));
+    }
+
+    #[test]
+    fn masks_take_tpcs_of_each_gpc_in_turn() {
+        let tpcs = ["0", "1", "9", "10", "18", "19"];
+        let spread = Setting {
+            masks: Some([Tpcs(0, 50), Tpcs(50, 100), Tpcs(0, 100)]),
+            spread: true,
+            ..PLAIN
+        };
+        let masks = |setting: Setting| -> Vec<String> {
+            let files = setting.files(&tpcs).into_iter();
+            let masks = files.filter(|(_, file, value)| *file == "tpc.mask" && value != "all");
+            masks.map(|(_, _, value)| value).collect()
+        };
+        assert_eq!(masks(spread), ["0,9,18", "1,10,19", "0,9,18,1,10,19"]);
+        let packed = Setting {
+            spread: false,
+            ..spread
+        };
+        assert_eq!(masks(packed)[..2], ["0,1,9", "10,18,19"]);
+    }
+
+    #[test]
+    fn limits_before_the_start_are_those_of_one_setting() {
+        let before = WAYS.iter().filter(|way| way.before);
+        assert!(before.map(|way| way.settings.len()).all(|count| count == 1));
     }
 
     #[test]
