@@ -455,21 +455,20 @@ fn the_gpu_does_not_idle_while_anybody_may_run() {
 }
 
 /// Checks that a program that waits for each of its launches has its share beside one that always
-/// has work.
+/// has work, also if its pause is longer than it would be waited for behind a short launch.
 #[test]
 fn short_pauses_do_not_cost_a_turn() {
-    let waits = Process {
-        pause: Some(Ns(20_000)),
-        ..process(1, weight(300), (200_000, 200_000))
-    };
-    let all = [process(0, weight(100), (1_000_000, 1_000_000)), waits];
-    let mut gpu = Gpu::new(Hardware::Slices, &all, 7);
-    gpu.run(START + MS * 1_000);
-    let (one, two) = (
-        gpu.used(0, START, gpu.time()),
-        gpu.used(1, START, gpu.time()),
-    );
-    assert!(two >= 2 * one, "{one} and {two}");
+    for (length, pause) in [(200_000, 20_000), (1_400_000, 150_000)] {
+        let waits = Process {
+            pause: Some(Ns(pause)),
+            ..process(1, weight(300), (length, length))
+        };
+        let all = [process(0, weight(100), (1_000_000, 1_000_000)), waits];
+        let mut gpu = Gpu::new(Hardware::Slices, &all, 7);
+        gpu.run(START + MS * 1_000);
+        let used = |process| gpu.used(process, START, gpu.time());
+        assert!(used(1) >= 2 * used(0), "{} and {}", used(0), used(1));
+    }
 }
 
 /// Checks that a process that works without asking has what it would have without weights, and no
