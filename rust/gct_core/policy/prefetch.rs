@@ -8,8 +8,8 @@
 //!   step     the uses that a program repeats, in their order: of layer after layer, forward
 //!            and backward
 //!   period   the launches of a step
-//!   cost     time by which a use is longer while the piece is remote; none if the launch used
-//!            another piece in the step before
+//!   cost     time by which a use is longer while the piece is remote
+//!   repeated a use by a launch that used the piece in the step before, too
 //!   order    how many uses of the step come before the next one of a piece
 //!   price    time that an exchange takes. The launch waits for it.
 //!
@@ -21,14 +21,14 @@
 //! guest     a resident piece that has moved lately
 //! far       = the order of the piece that leaves: of the guests, or of the others, the one that is
 //!             used last (Belady)
-//! gain(p)   = the costs of the uses of p before far
-//! total(p)  = the costs of all uses of p in the step
+//! gain(p)   = the costs of the repeated uses of p before far
+//! total(p)  = the costs of all uses of p in the step; sure(p) of the repeated ones
 //!
-//! p comes for a use of the launch   if the cost of that use was seen, and
+//! p comes for a use of the launch   if it is a repeated one whose cost was seen, and
 //!     in place of a guest           if gain(p) > price
 //!     in place of another piece     if gain(p) > price * 2: that one has to come back, too;
 //!                                   while there are fewer than GUESTS guests, gain(p) > price
-//! p and v change places for good    if total(p) - total(v) > total(v) / 4 and price / STEPS,
+//! p and v change places for good    if sure(p) - total(v) > total(v) / 4 and price / STEPS,
 //!                                   where v has the least total of those that have rested
 //! ```
 //!
@@ -89,11 +89,16 @@ impl Use {
     }
 
     fn cost(&self) -> Ns {
-        if !self.is_repeated {
-            return Ns(0);
-        }
         let unseen = self.took.map(|took| took * SLOWER);
         self.cost.or(unseen).unwrap_or(UNKNOWN)
+    }
+
+    /// Returns the cost if it comes again in the next step.
+    fn sure(&self) -> Ns {
+        match self.is_repeated {
+            true => self.cost(),
+            false => Ns(0),
+        }
     }
 }
 
@@ -103,6 +108,7 @@ pub struct Next {
     order: Option<usize>,
     gain: Ns,
     total: Ns,
+    sure: Ns,
 }
 
 impl Next {
@@ -244,8 +250,8 @@ fn for_good(
         .filter(leaves)
         .min_by_key(|(_, (_, next))| next.total)?;
     let remote = numbered(pieces, next).filter(|(_, (piece, _))| !piece.is_resident);
-    let (promote, (_, most)) = remote.max_by_key(|(_, (_, next))| next.total)?;
-    let gain = most.total - least.total;
+    let (promote, (_, most)) = remote.max_by_key(|(_, (_, next))| next.sure)?;
+    let gain = most.sure - least.total;
     let pays = gain > least.total / 4 && gain > price / STEPS;
     pays.then_some(Move::Exchange { evict, promote })
 }
@@ -273,6 +279,7 @@ fn find_next<'a>(ahead: impl Iterator<Item = &'a Use>, next: &mut [Next]) {
         if let Some(next) = next.get_mut(u.piece) {
             next.order = next.order.or(Some(order));
             next.total += u.cost();
+            next.sure += u.sure();
         }
     }
 }
@@ -281,7 +288,7 @@ fn count_gains<'a>(before_far: impl Iterator<Item = &'a Use>, next: &mut [Next])
     next.iter_mut().for_each(|next| next.gain = Ns(0));
     for u in before_far {
         if let Some(next) = next.get_mut(u.piece) {
-            next.gain += u.cost();
+            next.gain += u.sure();
         }
     }
 }

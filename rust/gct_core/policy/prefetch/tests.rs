@@ -152,6 +152,29 @@ fn training(layers: usize) -> Vec<Access> {
     forward.chain(backward).chain(updates).collect()
 }
 
+/// What a launch used once is no reason to come, and what it used once before no reason to leave.
+#[test]
+fn what_is_used_once_changes_no_places() {
+    let now = Ns(100_000_000_000);
+    let pieces = [true, false].map(|is_resident| Piece::new(PIECE, is_resident, Ns(0)));
+    let made = |resident: bool, remote: bool| {
+        let mut uses = [Use::new(0), Use::new(1), Use::new(1)];
+        uses[0].is_repeated = resident;
+        uses[1..].iter_mut().for_each(|of| of.is_repeated = remote);
+        let room = (Bytes(0), Bytes::MAX);
+        let mut next = vec![Next::default(); 2];
+        before(2..3, &pieces, &uses, &mut next, room, (EXCHANGE, now))
+    };
+    let exchange = Move::Exchange {
+        evict: 0,
+        promote: 1,
+    };
+    for resident in [false, true] {
+        assert_eq!(made(resident, true), Some(exchange));
+        assert_eq!(made(resident, false), None);
+    }
+}
+
 #[test]
 fn a_step_is_found_behind_its_loops() {
     let layer = [7, 7, 7, 9];
