@@ -19,12 +19,13 @@ uvm-tests --gpu ${debug:+--quick} || status=1
 if [ -s /test/filter ] || [ -s /test/oracle ]; then
 	load_uvm uvm_enable_builtin_tests=1 || status=1
 fi
+# A GPU that a test takes from the driver waits until all its files are closed.
+exec 3<&-
 [ ! -s /test/filter ] || rm-test all "$(cat /test/filter)" || status=1
 # Random programs where little memory is on the GPU: "small" or "limit", and how many.
 if [ -s /test/oracle ]; then
 	rm-test oracle $(cat /test/oracle) || status=1
 	rm-test swap $(cut -d' ' -f1 /test/oracle) || status=1
 fi
-exec 3<&-
 unload_nvidia || status=1
 exit $status
