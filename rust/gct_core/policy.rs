@@ -8,6 +8,7 @@
 //! | [`ahead`] | how much managed memory is evicted before its room is needed |
 //! | [`arrivals`] | when an idle tenant usually comes back |
 //! | [`balance`] | how much memory an owner may have while others need some |
+//! | [`clock`] | at which clock the GPU runs within the slips of its processes |
 //! | [`doorbell`] | whether doorbells fault while no processor is spare |
 //! | [`pace`] | how many atoms a launch is split into, and whether the next one is released |
 //! | [`patience`] | when a wait ends although nothing has happened |
@@ -31,6 +32,7 @@
 pub mod ahead;
 pub mod arrivals;
 pub mod balance;
+pub mod clock;
 pub mod doorbell;
 pub mod pace;
 pub mod patience;
