@@ -87,6 +87,7 @@
 
 mod admit;
 pub mod channel;
+mod clock;
 pub mod copies;
 pub mod governor;
 pub mod in_flight;

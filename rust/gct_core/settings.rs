@@ -48,8 +48,8 @@ pub struct Settings {
     pub atom: Option<Us>,
     /// `slip.tpc`; `None` before the first write, which reads 0.
     pub slip_tpc: Option<Percent>,
-    /// `slip.power`.
-    pub slip_power: Percent,
+    /// `slip.power`; `None` before the first write, which reads 0.
+    pub slip_power: Option<Percent>,
     /// `slo.p99`.
     pub slo_p99: Option<Us>,
     /// Whether the owner is best effort only for the goal of another
@@ -82,7 +82,7 @@ impl Settings {
         tpc_steal: true,
         atom: None,
         slip_tpc: None,
-        slip_power: Percent(0),
+        slip_power: None,
         slo_p99: None,
         pressed: false,
         taken: 0,
@@ -108,7 +108,7 @@ impl Settings {
             File::TpcSteal => Value::Switch(self.tpc_steal),
             File::AtomDuration => Value::UsOrOff(self.atom),
             File::SlipTpc => Value::Percent(self.slip_in_force()),
-            File::SlipPower => Value::Percent(self.slip_power),
+            File::SlipPower => Value::Percent(self.power_slip_in_force()),
             File::SloP99 => Value::UsOrMax(self.slo_p99),
             _ => return None,
         })
@@ -137,7 +137,7 @@ impl Settings {
             (File::TpcSteal, Value::Switch(on)) => self.tpc_steal = on,
             (File::AtomDuration, Value::UsOrOff(us)) => self.atom = us,
             (File::SlipTpc, Value::Percent(percent)) => self.slip_tpc = Some(percent),
-            (File::SlipPower, Value::Percent(percent)) => self.slip_power = percent,
+            (File::SlipPower, Value::Percent(percent)) => self.slip_power = Some(percent),
             (File::SloP99, Value::UsOrMax(us)) => self.slo_p99 = us,
             _ => return Err(Error::Access),
         }
@@ -163,6 +163,14 @@ impl Settings {
     /// Returns the slip of TPCs, none if none was written.
     pub const fn slip_in_force(&self) -> Percent {
         match self.slip_tpc {
+            Some(percent) => percent,
+            None => Percent(0),
+        }
+    }
+
+    /// Returns the slip of the clock, none if none was written.
+    pub const fn power_slip_in_force(&self) -> Percent {
+        match self.slip_power {
             Some(percent) => percent,
             None => Percent(0),
         }
@@ -241,7 +249,7 @@ impl Settings {
             tpc_steal: self.tpc_steal && group.tpc_steal,
             atom: least(self.atom, group.atom),
             slip_tpc: least(self.slip_tpc, group.slip_tpc),
-            slip_power: self.slip_power.min(group.slip_power),
+            slip_power: least(self.slip_power, group.slip_power),
             slo_p99: least(self.slo_p99, group.slo_p99),
             pressed: self.pressed || group.pressed,
             taken: self.taken.max(group.taken),

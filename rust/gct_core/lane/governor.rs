@@ -2,6 +2,7 @@
 
 //! Decides for one tenant on one GPU what is published in place of its work, and when.
 
+use super::clock::Measured;
 use super::in_flight::{End, Submission};
 use super::limits::LaunchLimits;
 use super::shares::Shares;
@@ -138,6 +139,8 @@ pub struct Governor<S: Storage, P> {
     kernels: S::Slots<Option<predict::Entry>>,
     habits: Habits,
     pub(super) sizing: Sizing<S>,
+    /// What is measured at clocks, where the backend can change them.
+    pub(super) measured: Option<Measured<S>>,
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
     pub(super) nodes: S::Slots<Option<Node>>,
     pub(super) knows_nodes: bool,
@@ -194,6 +197,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             kernels,
             habits: Habits::default(),
             sizing: Sizing::new(laws),
+            measured: None,
             nodes,
             knows_nodes: false,
             replays: 0,
@@ -314,6 +318,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 self.set_gpu(gpu);
             }
         }
+        self.follow_clock(now);
         self.account(now);
     }
 
@@ -525,6 +530,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
         self.record_end(end.at);
         self.learn_size(submission, end, now);
+        self.learn_clock(submission, end, now);
         let predicted = submission.is_predicted();
         add(&mut self.counters.predicted, u64::from(predicted));
         add(&mut self.counters.mispredicted, u64::from(end.missed));

@@ -3,6 +3,7 @@
 //! Defines the limits on the launches of one tenant on one GPU.
 
 use crate::mask::TpcMask;
+use crate::policy::clock::Clock;
 use crate::policy::share::Share;
 use crate::policy::tpc::Rank;
 use crate::settings::Settings;
@@ -33,6 +34,10 @@ pub struct LaunchLimits {
     pub taken: u8,
     /// The slowdown that is tolerated so that launches get fewer TPCs.
     pub slip: Percent,
+    /// The slowdown that is tolerated for a lower clock.
+    pub slip_power: Percent,
+    /// The clock; `None` while it is changed, and where no backend changes it.
+    pub clock: Option<Clock>,
     /// The limits on its time.
     pub share: Share,
 }
@@ -53,6 +58,8 @@ impl LaunchLimits {
         pressed: false,
         taken: 0,
         slip: Percent(0),
+        slip_power: Percent(0),
+        clock: None,
         share: Share::NONE,
     };
 
@@ -70,6 +77,8 @@ impl LaunchLimits {
             pressed: settings.pressed,
             taken: settings.taken,
             slip: settings.slip_in_force(),
+            slip_power: settings.power_slip_in_force(),
+            clock: None,
             share,
         }
     }

@@ -279,7 +279,7 @@ impl<S: Storage> Company<S> {
             neighbours,
             slots,
             rivals,
-            ..
+            numbers,
         } = &mut self.seats;
         for (neighbour, slot) in neighbours.iter_mut().zip(slots.iter()).take(self.count) {
             if let Some(Some(member)) = roster.slots.get(*slot) {
@@ -290,9 +290,10 @@ impl<S: Storage> Company<S> {
                 neighbour.reach = member.activity.reach;
             }
         }
-        let others = rivals.iter_mut().zip(roster.slots.iter());
-        for (rival, member) in others {
-            if let Some(member) = member {
+        let others = rivals.iter_mut().zip(numbers.iter());
+        for ((rival, number), member) in others.zip(roster.slots.iter()) {
+            // The tenant's own slot has no number.
+            if let Some(member) = member.as_ref().filter(|_| *number != 0) {
                 rival.see(member.sign, member.activity.signs.is_busy(now), now);
             }
         }

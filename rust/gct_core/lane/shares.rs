@@ -168,6 +168,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             shares,
             allowance,
             sizing,
+            measured,
             ..
         } = self;
         let rivals = peers
@@ -192,6 +193,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         (shares.reserved, shares.outranked) = (false, false);
         if shares.parts > 1 {
             sizing.disturb(now);
+        }
+        if rivals.iter().any(Rival::is_at_work) {
+            if let Some(measured) = measured {
+                measured.disturb(now);
+            }
         }
         shares.charged = granted;
         if shares.runs {
@@ -229,10 +235,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         add(&mut shares.flight, now);
         if shares.flight.count > now.count {
-            self.sizing.disturb(shares.since);
+            let since = shares.since;
+            self.sizing.disturb(since);
+            self.disturb_clock(since);
         }
         *known = *now;
-        shares.visited.still |= first && now.count > 0;
+        self.shares.visited.still |= first && now.count > 0;
     }
 
     /// Ends the visit of a lane with `held` entries that wait.

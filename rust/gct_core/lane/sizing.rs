@@ -12,7 +12,7 @@
 //! time of a replay whose masks were written with it does not count.
 
 use super::governor::{Governor, Peers};
-use super::in_flight::{Allotment, End, Submission};
+use super::in_flight::{Allotment, End, Submission, ERROR};
 use super::words::Storage;
 use super::work::Next;
 use crate::mask::TpcMask;
@@ -29,17 +29,9 @@ use crate::submit::stats::add;
 use crate::submit::tracker::QmdCall;
 use crate::units::{div_ceil, Ns, Percent};
 
-/// The part of a time that may be unknown, as a divisor. The average of eight is then off by a
-/// hundredth.
-const ERROR: u64 = 8;
-
 /// Looks during a piece. Two of them at each end are then an [`ERROR`] of its time, and as much is
 /// left for looks that come late.
 const LOOKS: u64 = 4 * ERROR;
-
-/// How long the GPU may take to begin what it was not given before. One H100: a launch and the wait
-/// for its end take 9 us.
-const START: Ns = Ns(8_000);
 
 /// Widths of nodes that need more TPCs than the size of their graph, or cannot use as many.
 const WIDTHS: usize = 8;
@@ -302,8 +294,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             add(&mut self.counters.slip_saved, saved.get());
         }
         let began = now - end.time;
-        let error = end.error + if end.queued { Ns(0) } else { START };
-        if sized.observed && error * ERROR <= end.time && began > self.sizing.disturbed {
+        if submission.is_timed(end) && began > self.sizing.disturbed {
             let observation = Observation {
                 tpcs,
                 used: submission.tpcs,

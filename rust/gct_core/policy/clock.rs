@@ -48,7 +48,7 @@ const IDLE: u32 = 10;
 const FRESH: u64 = 4;
 
 /// The part that each look forgets of what the looks before it have seen, as a divisor.
-const FORGET: u64 = 4;
+const FORGET: u64 = 2;
 
 /// The time of launches below which a look tells nothing of their mixture.
 const LITTLE: Ns = Ns(1_000_000);
@@ -95,7 +95,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Returns three quarters of it, and all of `more`.
+    /// Returns half of it, and all of `more`.
     fn and(&self, more: &Self) -> Self {
         let sum = |old: Ns, new: Ns| old - old / FORGET + new;
         Self {
@@ -130,10 +130,10 @@ impl Demand {
         }
     }
 
-    /// Takes over what its launches did since the last look. `works` says whether some have not
-    /// ended. `mixed` says that the clock was changed meanwhile, so that their times tell nothing.
-    pub fn look(&mut self, since: &Seen, works: bool, mixed: bool) {
-        self.idle = match works || since.used > Ns(0) {
+    /// Takes over what its launches did since the last look. `mixed` says that the clock was changed
+    /// meanwhile, so that their times tell nothing.
+    pub fn look(&mut self, since: &Seen, mixed: bool) {
+        self.idle = match since.used > Ns(0) {
             true => 0,
             false => self.idle.saturating_add(1),
         };

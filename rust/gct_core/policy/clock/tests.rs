@@ -117,7 +117,7 @@ impl Process {
             used: Ns(used),
             sums: self.sums.since(&before),
         };
-        self.demand.look(&since, false, mixed);
+        self.demand.look(&since, mixed);
         used * WHOLE / full - WHOLE
     }
 
@@ -241,7 +241,7 @@ fn the_highest_wish_of_those_with_work_counts() {
     // The memory-bound one alone goes on from there.
     gpu.run(100, &mut [&mut bytes]);
     for _ in 0..IDLE {
-        cores.demand.look(&Seen::default(), false, false);
+        cores.demand.look(&Seen::default(), false);
     }
     assert_eq!(cores.wish(gpu.clock), None);
     gpu.run(300, &mut [&mut bytes]);
@@ -278,7 +278,6 @@ fn what_is_not_measured_is_taken_for_sensitive() {
                 used: Ns(used),
                 sums,
             },
-            false,
             false,
         );
         demand.sensitivity(Clock::FULL)
@@ -439,7 +438,7 @@ proptest! {
                 Laws::new(&mut laws, &mut uses).ended(&Process::work(1), own, &mut sums);
             }
             let since = Seen { used: time * 20, sums: sums.since(&before) };
-            demand.look(&since, true, gpu.changed);
+            demand.look(&since, gpu.changed);
             // Two thousandths are those of the integers.
             prop_assert!(time.get() <= MS + MS * u64::from(slip) / 100 + 2_000, "{:?}", time);
             let wish = demand.wish(Percent(slip), gpu.clock);
@@ -458,7 +457,7 @@ proptest! {
         let mut demand = Demand::new();
         for [used, base, sensitive, fresh] in reports {
             let sums = Sums { base: Ns(base), sensitive: Ns(sensitive), fresh: Ns(fresh) };
-            demand.look(&Seen { used: Ns(used), sums }, true, false);
+            demand.look(&Seen { used: Ns(used), sums }, false);
             let wish = demand.wish(Percent(slip), clock(at));
             prop_assert!(wish.is_some_and(|wish| wish <= Clock::FULL));
             // One step down at most.

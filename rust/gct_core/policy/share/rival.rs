@@ -75,6 +75,11 @@ impl Rival {
         self.relation.overlaps && self.sign.runs
     }
 
+    /// Returns whether it runs, on any TPCs.
+    pub fn is_at_work(&self) -> bool {
+        self.sign.runs
+    }
+
     /// Returns whether the two take turns if either has a reason to.
     pub fn competes(&self) -> bool {
         self.relation.competes

@@ -7,8 +7,9 @@
 
 use super::channel::Kernel;
 use super::gpu::Sharing;
+use super::law::Facts;
 use super::script::{Action, Pattern, Program};
-use super::world::{Lie, Threads, World, START};
+use super::world::{Lie, Process, Threads, World, START};
 use gct_core::iface::File;
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::policy::slo::press::LEVELS;
@@ -93,6 +94,20 @@ impl Goals {
             (goal.group, verdict)
         };
         self.list.iter_mut().map(look).collect()
+    }
+}
+
+/// Returns the age of a group's first request that has not ended.
+pub(crate) fn open_requests<'a>(
+    processes: &'a [Process],
+    facts: &'a [Facts],
+    now: u64,
+) -> impl Fn(usize) -> Ns + 'a {
+    move |group| {
+        let of = processes.iter().zip(facts);
+        let mut of = of.filter(|(_, facts)| facts.owner == group);
+        let first = of.find_map(|(process, _)| process.tenant.governor.open_request());
+        first.map_or(Ns(0), |since| Ns(now) - since)
     }
 }
 

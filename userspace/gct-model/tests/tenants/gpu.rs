@@ -9,6 +9,8 @@
 //! has nothing to run gives up its slice. Who comes to one that was alone waits for a whole slice,
 //! as on an H100: beside slices of 2 ms half of the short kernels take 2.4 ms or longer.
 
+use super::channel::Kernel;
+use super::clocks::ModelClock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Blocks of 1024 threads that a TPC holds.
@@ -34,20 +36,23 @@ pub(crate) struct Grid {
     pub(crate) tpcs: u64,
     /// Blocks that have not begun.
     pub(crate) left: u64,
-    /// How long each block takes.
+    /// How long each block takes at the highest clock.
     pub(crate) block_ns: u64,
+    /// Its program.
+    program: u32,
     /// TPCs on which blocks of it run.
     on: u32,
 }
 
 impl Grid {
-    pub(crate) fn new(tenant: usize, run: usize, tpcs: u64, blocks: u64, block_ns: u64) -> Self {
+    pub(crate) fn new(tenant: usize, run: usize, tpcs: u64, blocks: u64, kernel: &Kernel) -> Self {
         Self {
             tenant,
             run,
             tpcs,
             left: blocks,
-            block_ns,
+            block_ns: kernel.block_ns,
+            program: kernel.program,
             on: 0,
         }
     }
@@ -86,6 +91,7 @@ pub(crate) struct Gpu {
     pub(crate) used: BTreeMap<usize, u64>,
     pub(crate) active: BTreeMap<usize, u64>,
     accounted: u64,
+    pub(crate) clock: ModelClock,
 }
 
 impl Gpu {
@@ -104,6 +110,7 @@ impl Gpu {
             used: BTreeMap::new(),
             active: BTreeMap::new(),
             accounted: 0,
+            clock: ModelClock::default(),
         }
     }
 
@@ -226,7 +233,7 @@ impl Gpu {
                 self.on[*tpc] = Some(Wave {
                     grid: *number,
                     tenant: grid.tenant,
-                    end: now + grid.block_ns,
+                    end: now + self.clock.time(grid.program, grid.block_ns, now),
                 });
                 false
             });

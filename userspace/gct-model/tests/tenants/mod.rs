@@ -3,6 +3,7 @@
 //! Simulates the tenants of a GPU, in virtual time.
 
 pub(crate) mod channel;
+pub(crate) mod clocks;
 mod conservation;
 mod exact;
 pub(crate) mod goals;

@@ -112,6 +112,7 @@ impl Tenant {
             vec![],
             vec![None; KERNELS],
         );
+        governor.measure_clock(vec![None; KERNELS]);
         governor.set_gpu(terms.topology);
         governor.set_peers(Some(company(terms)));
         let config = Config {

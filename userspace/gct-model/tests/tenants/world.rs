@@ -12,7 +12,8 @@
 //!     free TPCs take blocks
 //! ```
 
-use super::goals::Goals;
+use super::clocks::Clocks;
+use super::goals::{open_requests, Goals};
 use super::gpu::{Gpu, Grid, Sharing};
 use super::law::{self, Facts};
 use super::lengths::Lengths;
@@ -96,24 +97,11 @@ pub(crate) struct World {
     next_look: u64,
     pub(crate) goals: Goals,
     pub(crate) lengths: Lengths,
+    pub(crate) clocks: Option<Clocks>,
     /// Whether copies count as work, as those of copy engines do.
     pub(crate) copies_count: bool,
     /// What is to happen, the last first.
     pub(crate) script: Vec<(u64, Action)>,
-}
-
-/// Returns the age of a group's first request that has not ended.
-fn open_requests<'a>(
-    processes: &'a [Process],
-    facts: &'a [Facts],
-    now: u64,
-) -> impl Fn(usize) -> Ns + 'a {
-    move |group| {
-        let of = processes.iter().zip(facts);
-        let mut of = of.filter(|(_, facts)| facts.owner == group);
-        let first = of.find_map(|(process, _)| process.tenant.governor.open_request());
-        first.map_or(Ns(0), |since| Ns(now) - since)
-    }
 }
 
 impl World {
@@ -135,6 +123,7 @@ impl World {
             next_look: START,
             goals: Goals::default(),
             lengths: Lengths::default(),
+            clocks: None,
             copies_count: true,
             script: Vec::new(),
         }
@@ -232,7 +221,8 @@ impl World {
         self.gpu.slices.clear();
         for (at, (process, facts)) in self.processes.iter_mut().zip(&mut self.facts).enumerate() {
             if process.life != Life::Dead {
-                let terms = self.tree.terms(process.tenant.file);
+                let mut terms = self.tree.terms(process.tenant.file);
+                terms.limits.clock = self.clocks.as_ref().and_then(Clocks::published);
                 let slice = self.tree.slice(terms.proc).and_then(Us::to_ns);
                 self.gpu.slices.extend(slice.map(|slice| (at, slice.get())));
                 process.tenant.set(&terms);
@@ -297,6 +287,7 @@ impl World {
             self.gpu.next_event(self.now),
             self.goals.next(),
             self.lengths.next(),
+            self.clocks.as_ref().map(Clocks::next),
         ];
         events.into_iter().flatten().chain(arrivals).min()
     }
@@ -320,6 +311,10 @@ impl World {
         if self.lengths.next().is_some_and(|next| next <= self.now) {
             self.look_at_lengths();
         }
+        if let Some(clocks) = self.clocks.as_mut().filter(|it| it.next() <= self.now) {
+            clocks.look(&self.processes, &mut self.gpu, self.now);
+            self.take_terms();
+        }
         self.arrive();
         self.look();
         for (at, _) in self.gpu.dispatch(self.now) {
@@ -329,7 +324,7 @@ impl World {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    pub(crate) fn act(&mut self, action: Action) {
         match action {
             Action::Write(group, file, text) => {
                 let _ = self.tree.write(self.groups[group], file, &text);
@@ -586,7 +581,7 @@ impl World {
             let has_due = piece.has_due(tpcs, kernel.blocks.into());
             assert!(has_due, "TPCs are left: {}", what());
             self.gpu
-                .add(Grid::new(at, run, tpcs, grid.count(), kernel.block_ns));
+                .add(Grid::new(at, run, tpcs, grid.count(), &kernel));
         }
     }
 
