@@ -11,6 +11,7 @@ mod ahead;
 mod balance;
 mod calls;
 mod charge;
+mod clock;
 mod dirty;
 mod dirty_procs;
 mod enforce;

@@ -14,11 +14,12 @@ use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
 use crate::policy::balance::Balance;
+use crate::policy::clock::Clock;
 use crate::policy::pauses::Pauses;
 use crate::policy::slo::Verdict;
 use crate::policy::tpc::Rank;
 use crate::settings::Settings;
-use crate::units::{Bytes, Ns, Sat, Us};
+use crate::units::{Bytes, Mhz, Ns, Sat, Us};
 
 /// A GPU.
 #[derive(Debug)]
@@ -34,6 +35,32 @@ pub struct Gpu {
     pub(crate) worker_cost: WorkerCost,
     /// What goals do to owners without one.
     pub(crate) pressure: Option<Pressure>,
+    /// Its clock, where a backend changes it.
+    pub(crate) clock: GpuClock,
+}
+
+/// The clock of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuClock {
+    /// The clock that processes measure at; `None` while it is changed.
+    pub told: Option<Clock>,
+    /// The highest clock of now, and of the GPU.
+    pub now: Mhz,
+    /// The second of these.
+    pub highest: Mhz,
+    /// How often it was changed.
+    pub changes: u64,
+    /// How often that failed.
+    pub errors: u64,
+}
+
+/// What an owner asks of the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// The lowest clock that it tolerates; 0 if it has had no work lately.
+    pub clock: Mhz,
+    /// How much of its work depends on the clock, in thousandths; 0 if that is not known.
+    pub sensitivity: u64,
 }
 
 /// What the goals of a GPU's services do to other owners.
@@ -182,6 +209,8 @@ pub struct Pool {
     pub(crate) request: Option<Us>,
     /// Whether it yields to shorter requests of its rank.
     pub(crate) yields: bool,
+    /// What it asks of the clock.
+    pub(crate) asks: Asks,
     /// For a process: whether it has channel groups here, and so a directory.
     pub(crate) visible: bool,
 }

@@ -194,6 +194,10 @@ unit!(
     Priority(u8)
 );
 unit!(
+    /// Clocks in MHz.
+    Mhz(u32)
+);
+unit!(
     /// Percent.
     Percent(u8)
 );

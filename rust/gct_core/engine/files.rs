@@ -13,7 +13,7 @@ use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::policy::slo::Verdict;
-use crate::records::{Gpu, Pool, WorkerCost};
+use crate::records::{Asks, Gpu, GpuClock, Pool, WorkerCost};
 use crate::state::State;
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
@@ -248,6 +248,7 @@ fn show_fact(gpu: &Gpu, file: File, out: &mut dyn Write) -> Result<(), Error> {
             show::stat_line("cpu_usec", ran.get() / 1_000, out)
                 .and_then(|()| show::stat_line("sleeps", sleeps, out))
         }
+        File::GpuClockStat => show_clock(&gpu.clock, out),
         _ => return Err(Error::Access),
     })
 }
@@ -309,6 +310,10 @@ fn show_pool(
                 true => show_slip(&pool.launches, out),
                 false => Ok(()),
             })
+            .and_then(|()| match features.has(Feature::SlipPower) {
+                true => show_asks(&pool.asks, out),
+                false => Ok(()),
+            })
             .and_then(|()| match features.has(Feature::Usage) {
                 true => show_time(pool, out),
                 false => Ok(()),
@@ -345,6 +350,20 @@ fn show_slip(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("slip_narrowed", launches.slip_narrowed, out)?;
     show::stat_line("slip_refused", launches.slip_refused, out)?;
     show::stat_line("slip_saved_usec", launches.slip_saved / 1_000, out)
+}
+
+/// Shows the clock of a GPU.
+fn show_clock(clock: &GpuClock, out: &mut dyn Write) -> fmt::Result {
+    show::stat_line("mhz", clock.now.get().into(), out)?;
+    show::stat_line("highest_mhz", clock.highest.get().into(), out)?;
+    show::stat_line("changes", clock.changes, out)?;
+    show::stat_line("errors", clock.errors, out)
+}
+
+/// Shows what an owner asks of the clock.
+fn show_asks(asks: &Asks, out: &mut dyn Write) -> fmt::Result {
+    show::stat_line("clock_mhz", asks.clock.get().into(), out)?;
+    show::stat_line("clock_sensitivity", asks.sensitivity, out)
 }
 
 /// Shows what is done for a goal.

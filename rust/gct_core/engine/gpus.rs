@@ -9,7 +9,7 @@ use crate::gpu::{GpuFacts, PciAddress};
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::iface::value::CpuList;
 use crate::limits;
-use crate::records::{Gpu, Pool, WorkerCost};
+use crate::records::{Gpu, GpuClock, Pool, WorkerCost};
 use crate::state::State;
 use crate::table::count;
 use crate::topology::Topology;
@@ -42,6 +42,7 @@ impl State<'_> {
             worker_cpus: CpuList::EMPTY,
             worker_cost: WorkerCost::default(),
             pressure: None,
+            clock: GpuClock::default(),
         };
         self.gpus.insert(id, gpu)?;
         for at in 0..self.groups.len() {

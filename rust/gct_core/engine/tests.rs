@@ -7,6 +7,7 @@ mod ahead;
 mod aliases;
 mod balance;
 mod bounds;
+mod clock;
 mod conformance;
 mod faults;
 mod goals;

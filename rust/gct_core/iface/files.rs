@@ -214,6 +214,11 @@ files! {
         errors: [Unsupported],
         doc: "What that thread costs.",
     }
+    GpuClockStat: Gpu "clock.stat" Read Stat {
+        feature: SlipPower,
+        errors: [Unsupported],
+        doc: "The clock that `slip.power` has lowered.",
+    }
     GroupProcs: Group "group.procs" ReadWrite Pids {
         range: "0..=2147483647",
         errors: [NoProcess, NoSpace],
@@ -389,7 +394,7 @@ files! {
         unit: "percent",
         feature: SlipPower,
         errors: [Unsupported],
-        doc: "Slowdown tolerated to lower the clock.",
+        doc: "Slowdown that a process tolerates for a lower clock. The GPU has the highest clock that anyone with work asks for; who has no slip asks for the highest. 0: no slip.",
     }
     SloP99: Pool "slo.p99" ReadWrite UsOrMax {
         default: "max",

@@ -157,6 +157,30 @@ pub const KEYS: &[Key] = &[
         "Times that it has gone to sleep since then.",
     ),
     key(
+        File::GpuClockStat,
+        "mhz",
+        Some(Feature::SlipPower),
+        "The highest clock that the GPU may have now.",
+    ),
+    key(
+        File::GpuClockStat,
+        "highest_mhz",
+        Some(Feature::SlipPower),
+        "The highest one that it has.",
+    ),
+    key(
+        File::GpuClockStat,
+        "changes",
+        Some(Feature::SlipPower),
+        "Changes of the clock.",
+    ),
+    key(
+        File::GpuClockStat,
+        "errors",
+        Some(Feature::SlipPower),
+        "Those that the driver has refused. The GPU had its highest clock again, and the next one is tried five minutes later.",
+    ),
+    key(
         File::ComputeStat,
         "channel_groups",
         None,
@@ -258,6 +282,18 @@ pub const KEYS: &[Key] = &[
         "slip_saved_usec",
         Some(Feature::SlipTpc),
         "What the slip has saved of `usage_tpc_usec`: the time on all granted TPCs, as observed before, minus the time on fewer, each times the part of the GPU's TPCs.",
+    ),
+    key(
+        File::ComputeStat,
+        "clock_mhz",
+        Some(Feature::SlipPower),
+        "The lowest clock that the owner asks for, while anyone has a `slip.power`; 0 if it has had no work lately. Of a group's processes, the highest.",
+    ),
+    key(
+        File::ComputeStat,
+        "clock_sensitivity",
+        Some(Feature::SlipPower),
+        "How much of its work depends on the clock, in thousandths. What was not measured counts as if it all did; 0 if there was too little work.",
     ),
     key(
         File::ComputeStat,

@@ -183,7 +183,7 @@ pub(crate) fn families() -> Vec<Family> {
             .into_iter()
             .map(move |owner| Family { metric, owner })
     };
-    METRICS.iter().flat_map(named).collect()
+    all().flat_map(named).collect()
 }
 
 const fn own(
@@ -236,8 +236,14 @@ const fn counter(name: &'static str, file: File, from: From, help: &'static str)
     of(Scope::Pool, (name, ""), Kind::Counter, file, from, help)
 }
 
+/// Returns every metric.
+pub(crate) fn all() -> impl Iterator<Item = &'static Metric> {
+    METRICS.iter().chain(clock::CLOCK)
+}
+
+mod clock;
 mod table;
-pub(crate) use table::METRICS;
+use table::METRICS;
 
 #[cfg(test)]
 mod tests;

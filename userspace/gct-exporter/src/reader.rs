@@ -14,7 +14,7 @@ use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File};
 
 use crate::kubelet::Kubelet;
-use crate::metrics::{Own, OwnerKind, Source, METRICS};
+use crate::metrics::{self, Own, OwnerKind, Source};
 use crate::pod;
 use crate::samples::{Labels, Number, Samples};
 use crate::{convert, Limits};
@@ -203,8 +203,7 @@ impl Walk<'_> {
             return Ok(());
         };
         for entry in files::of(place) {
-            let mut metrics = METRICS
-                .iter()
+            let mut metrics = metrics::all()
                 .filter_map(|metric| match metric.source {
                     Source::File(file, from) if file == entry.file => Some((metric, from)),
                     _ => None,
