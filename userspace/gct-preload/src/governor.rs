@@ -9,6 +9,7 @@ use crate::stats::STATS;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::lane::governor::{KERNELS_MAX, NODES_MAX};
 use gct_core::lane::work::{LAUNCHES_MAX, WORDS_MAX};
+use gct_core::policy::clock::kernels;
 use gct_core::policy::scale::LAWS_MAX;
 use gct_core::submit::rewrite::Order;
 use gct_core::units::Ns;
@@ -26,7 +27,9 @@ pub(crate) fn new(limits: LaunchLimits) -> Governor {
         vec![None; NODES_MAX],
         vec![None; LAWS_MAX],
     );
-    Governor::new(limits, kernels, nodes, laws)
+    let mut governor = Governor::new(limits, kernels, nodes, laws);
+    governor.measure_clock(vec![None; kernels::LAWS_MAX]);
+    governor
 }
 
 /// Allocates the buffers. A signal handler must not call this.
@@ -54,6 +57,7 @@ pub(crate) fn report(governor: &Governor) {
     let page = &peers.gpu().page;
     page.set_counters(governor.counters());
     page.set_time(governor.gpu_time(), governor.pending());
+    page.set_clock_sums(&governor.clock_sums());
     page.set_open_request(governor.open_request());
     page.set_effective(governor.effective().map(|granted| *granted.words()));
     let set = |counter: &AtomicU64, value: &AtomicU64| {

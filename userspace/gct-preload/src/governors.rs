@@ -124,11 +124,12 @@ impl Governors {
     }
 
     /// Returns whether the end of work matters as soon as it comes: it is released in pieces, or
-    /// its time is measured for `slip.tpc`.
+    /// its time is measured for `slip.tpc` or `slip.power`.
     pub(crate) fn paces(&self) -> bool {
+        let measures = |it: &Governor| it.sizes() || it.measures_clock();
         self.list
             .iter()
-            .any(|(_, governor)| governor.target() > Ns(0) || governor.sizes())
+            .any(|(_, governor)| governor.target() > Ns(0) || measures(governor))
     }
 
     /// Connects the governor of a GPU to the daemon's pages.

@@ -72,6 +72,8 @@ pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
     limits.pressed = new.pressed;
     limits.taken = new.taken;
     limits.slip = new.slip;
+    limits.slip_power = new.slip_power;
+    limits.clock = new.clock;
     limits.rank = Rank {
         best_effort: new.quota == Some(0),
         priority: Priority(new.priority),

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gct_core::gpu_time::{GpuTime, Hold};
 use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::mask::TpcMask;
+use gct_core::policy::clock::kernels::Sums;
 use gct_core::policy::slo::histogram::{self, Histogram, BUCKETS};
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::units::{Ns, Us};
@@ -92,6 +93,10 @@ pub struct ProcessCounters {
     kept: [Counter; REASONS_MAX],
     /// Requests that have ended, by the buckets of their durations.
     requests: [Counter; BUCKETS],
+    /// What was measured of launches at clocks ([`Sums`]), in nanoseconds.
+    clock_base: Counter,
+    clock_sensitive: Counter,
+    clock_fresh: Counter,
     /// When the request began that has work now, on the monotonic clock; 0 if none has.
     open_request: AtomicU64,
 }
@@ -243,6 +248,24 @@ impl Page {
     /// Returns how many launches, atoms and entries are in flight or held back.
     pub fn pending(&self) -> u64 {
         self.counters.pending.load(Ordering::Relaxed)
+    }
+
+    /// Publishes, in the process, what was measured of its launches at clocks.
+    pub fn set_clock_sums(&self, sums: &Sums) {
+        let set = |counter: &Counter, value: Ns| counter.store(value.get(), Ordering::Relaxed);
+        set(&self.counters.clock_base, sums.base);
+        set(&self.counters.clock_sensitive, sums.sensitive);
+        set(&self.counters.clock_fresh, sums.fresh);
+    }
+
+    /// Returns what the process says that was measured.
+    pub fn clock_sums(&self) -> Sums {
+        let get = |counter: &Counter| Ns(counter.load(Ordering::Relaxed));
+        Sums {
+            base: get(&self.counters.clock_base),
+            sensitive: get(&self.counters.clock_sensitive),
+            fresh: get(&self.counters.clock_fresh),
+        }
     }
 
     /// Counts, in the process, a request that has ended.

@@ -289,7 +289,12 @@ impl Tenants {
         for tenant in &mut self.tenants {
             let settings = state.effective(tenant.proc, tenant.gpu);
             let share = state.share(tenant.proc, tenant.gpu);
-            let limits = Limits::new(&settings, &state.gpu_topology(tenant.gpu), &share);
+            let limits = Limits::new(
+                &settings,
+                &state.gpu_topology(tenant.gpu),
+                &share,
+                state.clock(tenant.gpu),
+            );
             if tenant.limits != Some(limits) {
                 let before = tenant.limits.unwrap_or(Limits::NONE);
                 tenant.limits = Some(limits);

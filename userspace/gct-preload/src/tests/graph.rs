@@ -6,9 +6,11 @@ use crate::limits::LaunchLimits;
 use crate::simulated::{low_memory, words_of, Bench};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
+use gct_core::policy::clock::kernels::Sums;
+use gct_core::policy::clock::Clock;
 use gct_core::policy::pace;
 use gct_core::submit::mask::DisabledTpcs;
-use gct_core::units::Percent;
+use gct_core::units::{Ns, Percent};
 use gct_model::{Config, Order};
 
 /// Returns the captured upload and replay of a graph of four nodes. `number` keeps tests apart. The
@@ -139,6 +141,43 @@ fn a_graph_under_a_slip_is_narrowed() {
     assert!(counters.slip_narrowed > 100, "{counters:?}");
     assert_eq!(counters.slip_refused, 0);
     assert!((4..=64).contains(&least), "{least} TPCs");
+}
+
+/// Checks that the times of a graph's replays are measured at the clock, while there is a slip of
+/// it and the clock is not being changed.
+#[test]
+fn a_graph_s_times_are_measured_at_the_clock() {
+    let (mut bench, mut replay) = timed_graph(5);
+    let mut number = 0;
+    let mut sums = |slip: u8, clock: Option<Clock>| {
+        bench.governor.set_limits(LaunchLimits {
+            slip_power: Percent(slip),
+            clock,
+            ..PACED
+        });
+        for _ in 1..20 {
+            number += 1;
+            replay[17] = number;
+            replay[9] = 5 + 4 * number;
+            bench.submit(&replay, 2048 * (bench.put as usize % 64));
+            for _ in 0..4 {
+                let running = bench.running();
+                for _ in 0..40 {
+                    bench.pass(25_000);
+                    bench.running();
+                }
+                bench.machine.finish(running[0]);
+            }
+            bench.running();
+        }
+        bench.governor.clock_sums()
+    };
+    assert_eq!(sums(0, Some(Clock::FULL)), Sums::ZERO);
+    assert_eq!(sums(10, None), Sums::ZERO);
+    let measured = sums(10, Some(Clock::FULL));
+    assert!(measured.fresh > Ns(10_000_000), "{measured:?}");
+    assert!(measured.base > measured.fresh, "{measured:?}");
+    assert_eq!(measured.base, measured.sensitive);
 }
 
 #[test]

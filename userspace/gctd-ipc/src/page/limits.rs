@@ -3,6 +3,7 @@
 //! Packs the effective limits of a process into words, and back.
 
 use super::MaskWords;
+use gct_core::policy::clock::Clock;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
@@ -40,6 +41,10 @@ pub struct Limits {
     pub taken: u8,
     /// The slowdown that is tolerated so that launches get fewer TPCs.
     pub slip: Percent,
+    /// The slowdown that is tolerated for a lower clock.
+    pub slip_power: Percent,
+    /// The clock that its launches are measured at; `None` while it is changed, or nobody does.
+    pub clock: Option<Clock>,
     /// The TPCs of the GPU.
     pub topology: Topology,
     /// The limits on its time, its own beside its group's.
@@ -61,12 +66,20 @@ impl Limits {
         pressed: false,
         taken: 0,
         slip: Percent(0),
+        slip_power: Percent(0),
+        clock: None,
         topology: Topology::UNKNOWN,
         share: Share::NONE,
     };
 
-    /// Converts the core's settings for a GPU.
-    pub fn new(settings: &Settings, topology: &Topology, share: &Share) -> Self {
+    /// Converts the core's settings for a GPU. Who has no slip needs no clock.
+    pub fn new(
+        settings: &Settings,
+        topology: &Topology,
+        share: &Share,
+        clock: Option<Clock>,
+    ) -> Self {
+        let slip_power = settings.power_slip_in_force();
         let ns = |us: u64| us.saturating_mul(1000);
         Self {
             tpcs: settings.tpc_mask.map(|mask| *mask.words()),
@@ -83,6 +96,8 @@ impl Limits {
             pressed: settings.pressed,
             taken: settings.taken,
             slip: settings.slip_in_force(),
+            slip_power,
+            clock: clock.filter(|_| slip_power > Percent(0)),
             topology: *topology,
             share: *share,
         }
@@ -103,7 +118,9 @@ impl Limits {
             | u64::from(self.pressed) << 4
             | u64::from(self.taken & 3) << 5
             | u64::from(self.yields) << 7
-            | u64::from(self.slip.get()) << 8;
+            | u64::from(self.slip.get()) << 8
+            | u64::from(self.slip_power.get()) << 16
+            | self.clock.map_or(0, Clock::get) << 24;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
         let priority = u64::from(self.priority);
@@ -152,6 +169,9 @@ impl Limits {
             taken: (flags >> 5 & 3) as u8,
             // CAST: 8 bits were stored.
             slip: Percent((flags >> 8) as u8),
+            // CAST: as above.
+            slip_power: Percent((flags >> 16) as u8),
+            clock: Clock::new(flags >> 24),
             topology: Topology::from_words([e, f, g, h, gpcs]),
             share: Share {
                 owner: level(weights, owner),

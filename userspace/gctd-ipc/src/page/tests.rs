@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::shared::SharedFd;
+use gct_core::policy::clock::Clock;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
@@ -16,9 +17,18 @@ fn a_new_page_has_no_limits() {
     assert_eq!((page.generation(), page.limits()), (0, None));
     page.set_limits(1, &Limits::NONE);
     assert_eq!(page.limits(), Some((1, Limits::NONE)));
+    let of = |settings: &Settings| {
+        Limits::new(settings, &Topology::UNKNOWN, &Share::NONE, Clock::new(900))
+    };
+    assert_eq!(of(&Settings::DEFAULT), Limits::NONE);
+    let slips = Settings {
+        slip_power: Some(Percent(5)),
+        ..Settings::DEFAULT
+    };
     assert_eq!(
-        Limits::new(&Settings::DEFAULT, &Topology::UNKNOWN, &Share::NONE),
-        Limits::NONE
+        of(&slips).clock,
+        Clock::new(900),
+        "who has a slip is told the clock"
     );
 }
 
@@ -98,6 +108,19 @@ fn requests_arrive() {
     assert_eq!(page.open_request(Ns(150)), Ns(0));
 }
 
+#[test]
+fn what_was_measured_at_clocks_arrives() {
+    let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
+    assert_eq!(page.clock_sums(), Sums::ZERO);
+    let sums = Sums {
+        base: Ns(5),
+        sensitive: Ns(3),
+        fresh: Ns(2),
+    };
+    page.set_clock_sums(&sums);
+    assert_eq!(page.clock_sums(), sums);
+}
+
 /// Nobody waits for a slice that nobody wrote, and no process refuses it.
 #[test]
 fn a_slice_that_nobody_wrote_is_not_controlled() {
@@ -119,6 +142,7 @@ proptest! {
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
         flags: [bool; 4], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
+        slip_power: u8, clock in proptest::option::of(1u64..=1000),
     ) {
         let level = |at: usize| Level {
             weight: weights[at].map(|weight| Weight(weight.max(1))),
@@ -133,6 +157,7 @@ proptest! {
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
             taken, slip: Percent(slip), yields, topology, share,
+            slip_power: Percent(slip_power), clock: clock.and_then(Clock::new),
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }
