@@ -95,6 +95,15 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Returns what was added since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            used: self.used - before.used,
+            sums: self.sums.since(&before.sums),
+        }
+    }
+
     /// Returns half of it, and all of `more`.
     fn and(&self, more: &Self) -> Self {
         let sum = |old: Ns, new: Ns| old - old / FORGET + new;
@@ -130,8 +139,8 @@ impl Demand {
         }
     }
 
-    /// Takes over what its launches did since the last look. `mixed` says that the clock was changed
-    /// meanwhile, so that their times tell nothing.
+    /// Takes over what its launches did since the last look. `mixed` says that the clock was
+    /// changed meanwhile, so that their times tell nothing.
     pub fn look(&mut self, since: &Seen, mixed: bool) {
         self.idle = match since.used > Ns(0) {
             true => 0,

@@ -3,6 +3,7 @@
 //! Owns the core and makes the tree, the pages and the descriptors follow its decisions.
 
 mod balance;
+mod clocks;
 mod files;
 mod goals;
 mod ioctls;
@@ -26,6 +27,8 @@ use crate::options::Options;
 use crate::tenants::Tenants;
 use crate::tree::Tree;
 use balance::Balances;
+use clocks::Clocks;
+use gct_core::features::Feature;
 use gct_core::gpu::GpuFacts;
 use gct_core::host::Host;
 use gct_core::mask::TpcMask;
@@ -55,6 +58,7 @@ pub(crate) struct Daemon {
     lowerings: Lowerings,
     looks: Looks,
     balances: Balances,
+    clocks: Clocks,
     pub(crate) budget: Budget,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
@@ -93,6 +97,7 @@ impl Daemon {
             lowerings: Lowerings::new()?,
             looks: Looks::new()?,
             balances: Balances::new()?,
+            clocks: Clocks::new(options.clocks)?,
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
             selftest_directory: options.selftests.clone(),
@@ -127,6 +132,11 @@ impl Daemon {
         self.balances.timer()
     }
 
+    /// Returns the timer of looks at clocks, for epoll.
+    pub(crate) fn clocks_timer(&self) -> BorrowedFd<'_> {
+        self.clocks.timer()
+    }
+
     /// Adds the GPUs that appeared since the last call. All appear when the driver is loaded.
     fn find_gpus(&mut self) {
         for mut facts in gpus::find(&self.gpus) {
@@ -138,6 +148,7 @@ impl Daemon {
                     "found a GPU"
                 );
                 self.unknown_gpus.insert(facts.rm_id, Instant::now());
+                self.clocks.find(facts.rm_id, facts.pci.to_string());
             }
             // The driver tells it when it has started the GPU, which others may cause, too.
             if let Some(uuid) = facts.uuid {
@@ -181,7 +192,10 @@ impl Daemon {
         let usable = selftest.as_ref().filter(|found| found.masks.is_exact());
         let found = usable.map(|found| Topology::apart(found.tpcs));
         facts.topology = told.or(found).unwrap_or(Topology::UNKNOWN);
-        let features = selftest::allowed(selftest.as_ref(), facts, gctd_ipc::ENFORCED);
+        let mut features = selftest::allowed(selftest.as_ref(), facts, gctd_ipc::ENFORCED);
+        if self.clocks.has(facts.rm_id) {
+            features = features.with(Feature::SlipPower);
+        }
         // Cannot fail: `find_gpus` has added the GPU.
         let _ = self.tables.state().gpu_learned(facts, features);
     }

@@ -29,6 +29,11 @@ struct Cli {
     #[arg(long, value_name = "LIST", value_parser = tpcs)]
     tpcs: Option<TpcMask>,
 
+    /// Change the clocks of GPUs by NVML, for slip.power: as root, with the driver's own clocks
+    /// given back at the start and at the end
+    #[arg(long)]
+    clocks: bool,
+
     /// Directory in which the driver lists its GPUs
     #[arg(long, value_name = "DIR", default_value = gpus::DEFAULT_DIRECTORY)]
     gpus: PathBuf,
@@ -70,6 +75,7 @@ fn serve(cli: Cli) -> Result<()> {
         gpus: cli.gpus,
         selftests: cli.selftests.unwrap_or_else(selftest::directory),
         tpcs: cli.tpcs,
+        clocks: cli.clocks,
         memory: None,
     };
     let signals = Signals::block();

@@ -17,6 +17,8 @@ pub struct Options {
     pub selftests: PathBuf,
     /// The TPCs of every GPU; `None` to ask the resource manager.
     pub tpcs: Option<TpcMask>,
+    /// Whether it may change clocks.
+    pub clocks: bool,
     /// The memory of every GPU that the resource manager does not describe.
     pub memory: Option<Bytes>,
 }

@@ -41,7 +41,8 @@ const ACCEPT_TIMER: u64 = 4;
 const LOOKS_TIMER: u64 = 5;
 const LOWERINGS_TIMER: u64 = 6;
 const BALANCES_TIMER: u64 = 7;
-const FIRST_CONNECTION: u64 = 8;
+const CLOCKS_TIMER: u64 = 8;
+const FIRST_CONNECTION: u64 = 9;
 
 /// A listening daemon.
 #[derive(Debug)]
@@ -95,6 +96,7 @@ impl Server {
             (daemon.looks_timer(), LOOKS_TIMER),
             (daemon.lowerings_timer(), LOWERINGS_TIMER),
             (daemon.balances_timer(), BALANCES_TIMER),
+            (daemon.clocks_timer(), CLOCKS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
         ] {
             add(&epoll, fd, event)?;
@@ -142,11 +144,15 @@ impl Server {
                 match event.data.u64() {
                     TENANTS => self.accept(Endpoint::Tenants),
                     ADMIN => self.accept(Endpoint::Admin),
-                    STOP => return Ok(()),
+                    STOP => {
+                        self.daemon.lock().end_clocks();
+                        return Ok(());
+                    }
                     ACK_TIMER => self.daemon.lock().ack_timeout(),
                     LOOKS_TIMER => self.daemon.lock().look_at_requests(),
                     LOWERINGS_TIMER => self.daemon.lock().look_at_lowerings(),
                     BALANCES_TIMER => self.daemon.lock().look_at_memory(),
+                    CLOCKS_TIMER => self.daemon.lock().look_at_clocks(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),

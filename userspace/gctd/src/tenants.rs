@@ -6,6 +6,7 @@ use gct_core::gpu_time::GpuTime;
 use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
+use gct_core::policy::clock::{Demand, Seen};
 use gct_core::policy::size;
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::state::State;
@@ -44,6 +45,9 @@ struct Tenant {
     faults: u64,
     /// Its requests when goals were last looked at.
     requests: Histogram,
+    /// What it asks of the clock, and what it had reported when that was last looked at.
+    demand: Demand,
+    measured: Seen,
 }
 
 /// What a process has answered to the limits that it enforces by controls.
@@ -209,6 +213,8 @@ impl Tenants {
             time: GpuTime::ZERO,
             faults: 0,
             requests: Histogram::NEW,
+            demand: Demand::new(),
+            measured: Seen::default(),
         })
     }
 
@@ -277,6 +283,25 @@ impl Tenants {
             let before = core::mem::replace(&mut tenant.requests, all);
             let open = tenant.page.open_request(now);
             found(tenant.proc, tenant.gpu, &all.since(&before), open);
+        }
+    }
+
+    /// Calls `found` for each process on a GPU, with what its launches since the last call ask of
+    /// the clock. `mixed` says that the clock was changed meanwhile.
+    pub(crate) fn look_at_clocks(
+        &mut self,
+        gpu: GpuId,
+        mixed: bool,
+        mut found: impl FnMut(ProcKey, &Demand),
+    ) {
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.gpu == gpu) {
+            let now = Seen {
+                used: tenant.page.time().used,
+                sums: tenant.page.clock_sums(),
+            };
+            let before = core::mem::replace(&mut tenant.measured, now);
+            tenant.demand.look(&now.since(&before), mixed);
+            found(tenant.proc, &tenant.demand);
         }
     }
 

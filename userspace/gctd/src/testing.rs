@@ -166,6 +166,7 @@ fn bind(directory: &Path, tpcs: Option<TpcMask>, memory: Option<Bytes>) -> Serve
         gpus: directory.join("gpus"),
         selftests: directory.join("selftest"),
         tpcs,
+        clocks: false,
         memory,
     };
     // A child that another thread has forked holds the lock of a daemon that was stopped, until it

@@ -88,6 +88,7 @@ fn a_second_daemon_is_refused() {
         directory: daemon.directory.clone(),
         gpus: daemon.directory.join("gpus"),
         selftests: daemon.directory.join("selftest"),
+        clocks: false,
         tpcs: None,
         memory: None,
     };

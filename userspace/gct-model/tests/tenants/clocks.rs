@@ -2,8 +2,8 @@
 
 //! Runs programs at the clocks that the policy chooses, as the daemon does.
 //!
-//! Energy is a model, and nothing here has seen a GPU's: half of the power at the highest clock goes
-//! by the third power of the clock while blocks run, the other half is always there.
+//! Energy is a model, and nothing here has seen a GPU's: half of the power at the highest clock
+//! goes by the third power of the clock, the other half is always there.
 
 use super::channel::Kernel;
 use super::gpu::{Gpu, Sharing};
@@ -125,12 +125,8 @@ impl Clocks {
                     ..Sums::ZERO
                 };
             }
-            let since = Seen {
-                used: seen.used - before.used,
-                sums: seen.sums.since(&before.sums),
-            };
+            demand.look(&seen.since(before), mixed);
             *before = seen;
-            demand.look(&since, mixed);
             let slip = governor.limits().slip_power;
             highest = highest.max(demand.wish(slip, self.clock));
         }
