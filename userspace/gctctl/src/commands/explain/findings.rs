@@ -10,7 +10,7 @@ use gct_core::policy::pace;
 use serde_json::{Map, Value};
 
 /// The files of one value that findings are made of.
-pub(super) const VALUES: [File; 12] = [
+pub(super) const VALUES: [File; 13] = [
     File::GmemCurrent,
     File::GmemLimit,
     File::ComputeFreeze,
@@ -22,6 +22,7 @@ pub(super) const VALUES: [File; 12] = [
     File::TpcSteal,
     File::TpcEffective,
     File::AtomDuration,
+    File::SlipPower,
     File::SloP99,
 ];
 
@@ -102,6 +103,7 @@ pub(super) fn findings(before: &Look, now: &Look, us: u64) -> Vec<Finding> {
         watched.slice(),
         watched.order(),
         watched.goal(),
+        watched.clock(),
         watched.memory(),
         watched.unbound(),
     ];
@@ -316,6 +318,37 @@ impl Watched<'_> {
             finding.line(format!(
                 "For another owner's slo.p99 {}.",
                 pressure(level, "this one")
+            ));
+        }
+        finding
+    }
+
+    /// Says which clock the owner asks for, while anyone has a slip.
+    fn clock(&self) -> Finding {
+        let mut finding = Finding::new("clock");
+        let slip = self.now.limit("slip.power", "0");
+        let asked = self.now.stat("clock_mhz").filter(|mhz| *mhz > 0);
+        if let Some(mhz) = asked {
+            finding.number("clock_mhz", mhz);
+        }
+        match (slip, asked) {
+            (Some(slip), Some(mhz)) => finding.line(format!(
+                "slip.power {slip}%: it asks for a clock of {mhz} MHz. The GPU has the highest that anyone asks for."
+            )),
+            (Some(slip), None) => finding.line(format!(
+                "slip.power {slip}%: it has had no work lately, so it asks for no clock."
+            )),
+            (None, Some(_)) => finding.line(
+                "No slip.power: while it works, the GPU has its highest clock, although others have a slip.",
+            ),
+            (None, None) => {}
+        }
+        let sensitivity = self.now.stat("clock_sensitivity").filter(|it| *it > 0);
+        if let Some(thousandths) = sensitivity.filter(|_| slip.is_some()) {
+            finding.number("clock_sensitivity", thousandths);
+            let percent = thousandths / 10;
+            finding.line(format!(
+                "{percent}% of its time depends on the clock, or was not measured."
             ));
         }
         finding

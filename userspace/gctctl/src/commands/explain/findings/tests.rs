@@ -230,3 +230,23 @@ fn goals_are_said_by_those_who_have_one_and_those_who_pay() {
           on three quarters of the TPCs."]
     );
 }
+
+#[test]
+fn who_keeps_the_clock_high_is_named() {
+    let said = |slip: &str, mhz: u64, sensitivity: u64| {
+        let counters = [
+            ("compute.stat clock_mhz", mhz),
+            ("compute.stat clock_sensitivity", sensitivity),
+        ];
+        let now = look(&[("slip.power", slip)], &counters);
+        lines(&findings(&now, &now, SECOND), "clock")
+    };
+    let asks = "slip.power 10%: it asks for a clock of 1700 MHz. The GPU has the highest that anyone asks for.";
+    let depends = "50% of its time depends on the clock, or was not measured.";
+    assert_eq!(said("10", 1700, 505), [asks, depends]);
+    let idle = "slip.power 10%: it has had no work lately, so it asks for no clock.";
+    assert_eq!(said("10", 0, 0), [idle]);
+    let high = "No slip.power: while it works, the GPU has its highest clock, although others have a slip.";
+    assert_eq!(said("0", 2000, 0), [high]);
+    assert_eq!(said("0", 0, 0), [""; 0], "nobody has a slip");
+}
