@@ -267,6 +267,11 @@ fn who_tolerates_no_lower_clock_has_the_highest_one() {
     let _work = Work::new(tenant.cuda(0), 1000);
     let low = "lock 200 1680";
     until(|| last(&daemon) == low);
+    // The server of MPS has a context and no work of its own.
+    let server = Server::start(&daemon);
+    daemon.has_contexts(&[std::process::id(), server.0.id()]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(last(&daemon), low);
     daemon.has_contexts(&[std::process::id(), 1]);
     until(|| last(&daemon) == "reset");
     daemon.has_contexts(&[std::process::id()]);
@@ -285,6 +290,25 @@ fn who_tolerates_no_lower_clock_has_the_highest_one() {
     client.write("web/0/slip.power", "0").unwrap();
     until(|| last(&daemon) == "reset");
     until(|| stat(&client, "gpus/0/clock.stat", "mhz") == 2000);
+}
+
+/// A process that has the name of the server of MPS.
+struct Server(Child);
+
+impl Server {
+    fn start(daemon: &Daemon) -> Self {
+        let program = daemon.directory.join("nvidia-cuda-mps-server");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let child = Command::new(program).arg("600").spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A process without a slip that works.

@@ -216,6 +216,10 @@ fn a_program_has_the_lowest_clock_within_its_slip() {
 fn the_highest_clock_that_anyone_asks_for_counts() {
     let mut world = running(&[(10, 1000), (20, 1000)]);
     run(&mut world, 150);
+    // Neither ever had the GPU alone, so nothing was measured.
+    for process in &world.processes {
+        assert_eq!(process.tenant.governor.clock_sums(), Sums::ZERO);
+    }
     assert!((909..=924).contains(&clock(&world)), "{}", clock(&world));
     world.act(Action::Kill(0));
     run(&mut world, 150);
