@@ -11,15 +11,17 @@ use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
+use gct_core::policy::clock::kernels::Sums;
+use gct_core::policy::clock::Clock;
 use gct_core::policy::pace::YIELDING;
 use gct_core::policy::patience;
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::policy::slo::request::GAP;
 use gct_core::policy::tpc::{Rank, SWITCHES};
-use gct_core::units::{Ns, Priority, Us};
+use gct_core::units::{Ns, Percent, Priority, Us};
 use gct_model::Config;
 use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
-use gctd_ipc::page::Page;
+use gctd_ipc::page::{Limits, Page};
 use gctd_ipc::shared::{Shared, SharedFd};
 use gctd_ipc::tenant::Gpu;
 use rustix::fd::AsFd;
@@ -285,6 +287,33 @@ fn a_request_is_measured_with_the_time_for_which_it_waits() {
         page(&beside).page.open_request(now),
     );
     assert_eq!(found, (one, Ns(0)), "once");
+}
+
+/// Checks that the slip and the clock come by the page, and what is measured goes there.
+#[test]
+fn what_is_measured_at_the_clock_of_the_page_is_reported() {
+    let measured = |slip: u8| {
+        let mut beside = Beside::new("", of_priority(8));
+        let gpu = beside.bench.governor.peers().unwrap().gpu().clone();
+        let limits = Limits {
+            slip_power: Percent(slip),
+            clock: Some(Clock::FULL),
+            ..Limits::NONE
+        };
+        gpu.page.set_limits(1, &limits);
+        beside.bench.launch();
+        for _ in 0..40 {
+            beside.after(25_000);
+        }
+        beside.bench.drain(0);
+        beside.after(25_000);
+        governor::report(&beside.bench.governor);
+        gpu.page.clock_sums()
+    };
+    assert_eq!(measured(0), Sums::ZERO);
+    let sums = measured(10);
+    let most = Ns(MS + 25_000);
+    assert!((Ns(MS * 9 / 10)..=most).contains(&sums.fresh), "{sums:?}");
 }
 
 /// Checks that who is pressed for a goal goes on after four fifths of a period.
