@@ -90,6 +90,8 @@ impl Clock {
 pub struct Seen {
     /// Its time on the GPU.
     pub used: Ns,
+    /// Its launches, also those whose ends cannot be seen.
+    pub launches: u64,
     /// What of it was measured.
     pub sums: Sums,
 }
@@ -100,6 +102,7 @@ impl Seen {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             used: self.used - before.used,
+            launches: self.launches.saturating_sub(before.launches),
             sums: self.sums.since(&before.sums),
         }
     }
@@ -109,6 +112,7 @@ impl Seen {
         let sum = |old: Ns, new: Ns| old - old / FORGET + new;
         Self {
             used: sum(self.used, more.used),
+            launches: more.launches,
             sums: Sums {
                 base: sum(self.sums.base, more.sums.base),
                 sensitive: sum(self.sums.sensitive, more.sums.sensitive),
@@ -131,6 +135,7 @@ impl Demand {
     pub const fn new() -> Self {
         let nothing = Seen {
             used: Ns(0),
+            launches: 0,
             sums: Sums::ZERO,
         };
         Self {
@@ -142,7 +147,7 @@ impl Demand {
     /// Takes over what its launches did since the last look. `mixed` says that the clock was
     /// changed meanwhile, so that their times tell nothing.
     pub fn look(&mut self, since: &Seen, mixed: bool) {
-        self.idle = match since.used > Ns(0) {
+        self.idle = match since.used > Ns(0) || since.launches > 0 {
             true => 0,
             false => self.idle.saturating_add(1),
         };
@@ -155,7 +160,7 @@ impl Demand {
     /// Returns the sensitivity of its work at a clock in thousandths, and the part of it that is
     /// fresh; `None` before there was enough.
     fn felt(&self, clock: Clock) -> Option<(u64, u64)> {
-        let Seen { used, sums } = self.seen;
+        let Seen { used, sums, .. } = self.seen;
         let Sums {
             base,
             sensitive,

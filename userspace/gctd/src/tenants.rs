@@ -17,6 +17,7 @@ use gctd_ipc::shared::{SealedFd, Shared, SharedFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 /// The number of a connection.
 pub(crate) type ConnectionId = u64;
@@ -287,21 +288,24 @@ impl Tenants {
     }
 
     /// Calls `found` for each process on a GPU, with what its launches since the last call ask of
-    /// the clock. `mixed` says that the clock was changed meanwhile.
+    /// the clock, and whether it has channels that its library does not manage. `mixed` says that
+    /// the clock was changed meanwhile.
     pub(crate) fn look_at_clocks(
         &mut self,
         gpu: GpuId,
         mixed: bool,
-        mut found: impl FnMut(ProcKey, &Demand),
+        mut found: impl FnMut(ProcKey, &Demand, bool),
     ) {
         for tenant in self.tenants.iter_mut().filter(|tenant| tenant.gpu == gpu) {
             let now = Seen {
                 used: tenant.page.time().used,
+                launches: tenant.page.launches().launches,
                 sums: tenant.page.clock_sums(),
             };
             let before = core::mem::replace(&mut tenant.measured, now);
             tenant.demand.look(&now.since(&before), mixed);
-            found(tenant.proc, &tenant.demand);
+            let unmanaged = tenant.page.counters.unmanaged.load(Ordering::Relaxed) > 0;
+            found(tenant.proc, &tenant.demand, unmanaged);
         }
     }
 

@@ -264,7 +264,8 @@ fn who_tolerates_no_lower_clock_has_the_highest_one() {
     let daemon = Daemon::new("others", &["--clocks"]);
     let client = slipping(&daemon, "20");
     let mut tenant = Tenant::new(&daemon.socket());
-    let _work = Work::new(tenant.cuda(0), 1000);
+    let gpu = tenant.cuda(0);
+    let _work = Work::new(gpu.clone(), 1000);
     let low = "lock 200 1680";
     until(|| last(&daemon) == low);
     // The server of MPS has a context and no work of its own.
@@ -286,6 +287,11 @@ fn who_tolerates_no_lower_clock_has_the_highest_one() {
     until(|| stat(&client, &path, "clock_mhz") == 2000);
     drop(neighbour);
     daemon.has_contexts(&[std::process::id()]);
+    until(|| last(&daemon) == low);
+    // Channels that the library does not manage, such as those of Vulkan.
+    gpu.page.counters.unmanaged.store(1, Ordering::Relaxed);
+    until(|| last(&daemon) == "reset");
+    gpu.page.counters.unmanaged.store(0, Ordering::Relaxed);
     until(|| last(&daemon) == low);
     client.write("web/0/slip.power", "0").unwrap();
     until(|| last(&daemon) == "reset");

@@ -116,6 +116,7 @@ impl Process {
         let since = Seen {
             used: Ns(used),
             sums: self.sums.since(&before),
+            ..Seen::default()
         };
         self.demand.look(&since, mixed);
         used * WHOLE / full - WHOLE
@@ -253,6 +254,26 @@ fn the_highest_wish_of_those_with_work_counts() {
 }
 
 #[test]
+fn launches_without_an_end_are_work() {
+    let mut demand = Demand::new();
+    assert_eq!(demand.wish(Percent(0), Clock::FULL), None);
+    let since = Seen {
+        launches: 1,
+        ..Seen::default()
+    };
+    demand.look(&since, false);
+    assert_eq!(demand.wish(Percent(0), Clock::FULL), Some(Clock::FULL));
+    // They have no time, so a slip neither raises nor lowers the clock for them.
+    assert_eq!(demand.wish(Percent(9), clock(900)), Some(clock(900)));
+    for _ in 1..IDLE {
+        demand.look(&Seen::default(), false);
+    }
+    assert!(demand.wish(Percent(0), Clock::FULL).is_some());
+    demand.look(&Seen::default(), false);
+    assert_eq!(demand.wish(Percent(0), Clock::FULL), None);
+}
+
+#[test]
 fn nobody_s_work_moves_no_clock() {
     let (mut gpu, mut process) = (Gpu::new(), Process::new(10, &[(1, compute, MS)]));
     gpu.run(50, &mut [&mut process]);
@@ -277,6 +298,7 @@ fn what_is_not_measured_is_taken_for_sensitive() {
             &Seen {
                 used: Ns(used),
                 sums,
+                ..Seen::default()
             },
             false,
         );
@@ -437,7 +459,11 @@ proptest! {
                 let own = Some((time, gpu.clock));
                 Laws::new(&mut laws, &mut uses).ended(&Process::work(1), own, &mut sums);
             }
-            let since = Seen { used: time * 20, sums: sums.since(&before) };
+            let since = Seen {
+                used: time * 20,
+                sums: sums.since(&before),
+                ..Seen::default()
+            };
             demand.look(&since, gpu.changed);
             // Two thousandths are those of the integers.
             prop_assert!(time.get() <= MS + MS * u64::from(slip) / 100 + 2_000, "{:?}", time);
@@ -457,7 +483,7 @@ proptest! {
         let mut demand = Demand::new();
         for [used, base, sensitive, fresh] in reports {
             let sums = Sums { base: Ns(base), sensitive: Ns(sensitive), fresh: Ns(fresh) };
-            demand.look(&Seen { used: Ns(used), sums }, false);
+            demand.look(&Seen { used: Ns(used), sums, ..Seen::default() }, false);
             let wish = demand.wish(Percent(slip), clock(at));
             prop_assert!(wish.is_some_and(|wish| wish <= Clock::FULL));
             // One step down at most.

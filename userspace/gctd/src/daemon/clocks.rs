@@ -316,15 +316,20 @@ impl Daemon {
     fn wishes(&mut self, gpu: GpuId, clock: Clock, mixed: bool) -> Vec<Wish> {
         let state = self.tables.state();
         let mut wishes = Vec::new();
-        self.tenants.look_at_clocks(gpu, mixed, |proc, demand| {
-            let slip = state.effective(proc, gpu).power_slip_in_force();
-            let sensitivity = demand.sensitivity(clock).filter(|_| slip > Percent(0));
-            wishes.push(Wish {
-                proc,
-                clock: demand.wish(slip, clock),
-                sensitivity: sensitivity.unwrap_or(0),
+        self.tenants
+            .look_at_clocks(gpu, mixed, |proc, demand, unmanaged| {
+                let slip = state.effective(proc, gpu).power_slip_in_force();
+                let sensitivity = demand.sensitivity(clock).filter(|_| slip > Percent(0));
+                wishes.push(Wish {
+                    proc,
+                    // What it does there is not seen.
+                    clock: match unmanaged {
+                        true => Some(Clock::FULL),
+                        false => demand.wish(slip, clock),
+                    },
+                    sensitivity: sensitivity.unwrap_or(0),
+                });
             });
-        });
         wishes
     }
 
