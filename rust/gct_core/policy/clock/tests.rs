@@ -430,6 +430,32 @@ fn lower_clocks_wait_and_higher_ones_do_not() {
     assert_eq!(looks(500, 1000).0, 160);
 }
 
+/// Checks that times which vary by 5 and 10% neither hide a slowdown nor make the clock swing: of
+/// 600 looks, a few raise it.
+#[test]
+fn noise_neither_exceeds_the_slip_nor_moves_the_clock_often() {
+    let cases: [(LawOf, u64, u8); 5] = [
+        (compute, 50, 10),
+        (half, 50, 10),
+        (half, 100, 5),
+        (memory, 100, 3),
+        (roofline, 100, 10),
+    ];
+    for (law, noise, slip) in cases {
+        let kernels = [(1, law, MS), (2, law, 2 * MS), (3, memory as LawOf, MS)];
+        let (mut gpu, mut process) = (Gpu::new(), Process::new(slip, &kernels));
+        process.noise = noise;
+        let (mut rises, mut worst) = (0, 0);
+        for _ in 0..600 {
+            let before = gpu.clock;
+            worst = gpu.look(&mut [&mut process])[0].max(worst);
+            rises += u32::from(gpu.clock > before);
+        }
+        let what = (noise, slip, worst, rises);
+        assert!(worst <= 10 * u64::from(slip) + 5 && rises <= 20, "{what:?}");
+    }
+}
+
 /// Returns a law between memory and cores: each step of a clock slows it by a part of that step.
 fn any_law(parts: &[u64], clock: Clock) -> u64 {
     let (mut time, mut before) = (WHOLE * WHOLE, Clock::FULL);
