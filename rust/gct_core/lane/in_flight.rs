@@ -71,20 +71,16 @@ pub struct Submission<V> {
     pub sized: Option<Allotment>,
 }
 
-/// The part of a time that may be unknown, as a divisor. The average of eight is then off by a
-/// hundredth.
-pub(super) const ERROR: u64 = 8;
-
 /// How long the GPU may take to begin what it was not given before. One H100: a launch and the wait
 /// for its end take 9 us.
 const START: Ns = Ns(8_000);
 
 impl<V> Submission<V> {
-    /// Returns whether its time tells of the launch: its beginning and end were seen well enough,
-    /// and no masks of its nodes were written with it.
-    pub fn is_timed(&self, end: &End) -> bool {
+    /// Returns whether its time tells of the launch: its beginning and end were seen to a part of
+    /// it, and no masks of its nodes were written with it.
+    pub fn is_timed(&self, end: &End, parts: u64) -> bool {
         let error = end.error + if end.queued { Ns(0) } else { START };
-        self.sized.is_none_or(|sized| sized.observed) && error * ERROR <= end.time
+        self.sized.is_none_or(|sized| sized.observed) && error * parts <= end.time
     }
 
     /// Returns whether its duration, that of a replay included, was predicted.

@@ -12,7 +12,7 @@
 //! time of a replay whose masks were written with it does not count.
 
 use super::governor::{Governor, Peers};
-use super::in_flight::{Allotment, End, Submission, ERROR};
+use super::in_flight::{Allotment, End, Submission};
 use super::words::Storage;
 use super::work::Next;
 use crate::mask::TpcMask;
@@ -28,6 +28,10 @@ use crate::submit::precedence::Precedence;
 use crate::submit::stats::add;
 use crate::submit::tracker::QmdCall;
 use crate::units::{div_ceil, Ns, Percent};
+
+/// The part of a time that may be unknown, as a divisor. The average of eight is then off by a
+/// hundredth.
+const ERROR: u64 = 8;
 
 /// Looks during a piece. Two of them at each end are then an [`ERROR`] of its time, and as much is
 /// left for looks that come late.
@@ -294,7 +298,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             add(&mut self.counters.slip_saved, saved.get());
         }
         let began = now - end.time;
-        if submission.is_timed(end) && began > self.sizing.disturbed {
+        if submission.is_timed(end, ERROR) && began > self.sizing.disturbed {
             let observation = Observation {
                 tpcs,
                 used: submission.tpcs,

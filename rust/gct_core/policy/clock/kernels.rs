@@ -27,8 +27,8 @@ use core::num::Wrapping;
 pub const LAWS_MAX: usize = 1024;
 
 /// Observations before an average counts, and the most that it remembers.
-const SAMPLES: u8 = 8;
-const WEIGHT: u8 = 64;
+const SAMPLES: u8 = 16;
+const WEIGHT: u8 = 250;
 
 /// How far a time may be beyond what is expected, as a divisor.
 const BEYOND: u64 = 4;

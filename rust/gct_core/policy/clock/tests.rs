@@ -350,13 +350,13 @@ fn three_times_that_no_clock_explains_forget_a_kernel() {
             let own = Some((Ns(time), clock(at)));
             Laws::new(&mut laws, &mut uses).ended(&Process::work(1), own, &mut sums);
         };
-        (0..8).for_each(|_| ended(1_000, 1000));
+        (0..16).for_each(|_| ended(1_000, 1000));
         times.iter().for_each(|(time, at)| ended(*time, *at));
         process.sums = sums;
         sums.fresh
     };
     let learnt = process(&[]);
-    assert_eq!(learnt, Ns(7_000), "the eighth observation is known");
+    assert_eq!(learnt, Ns(15_000), "the last observation is known");
     assert_eq!(process(&[(2_000, 500); 9]), learnt, "the clock explains it");
     let twice = [(9_000, 500), (9_000, 500), (1_500, 500), (9_000, 500)];
     assert_eq!(process(&twice), learnt);
@@ -366,7 +366,7 @@ fn three_times_that_no_clock_explains_forget_a_kernel() {
         "no clock makes it faster"
     );
     assert!(process(&[(1_300, 1000); 3]) > learnt);
-    let other = [[(1_000, 500); 8], [(2_000, 500); 8]].concat();
+    let other = [[(1_000, 500); 16], [(2_000, 500); 16]].concat();
     assert!(
         process(&other) > learnt,
         "it depends on the clock otherwise"
@@ -383,7 +383,7 @@ fn times_on_other_tpcs_are_not_compared() {
     };
     let work = Process::work(1);
     let full = Some((Ns(1_000), Clock::FULL));
-    for _ in 0..8 {
+    for _ in 0..16 {
         ended(&work, full);
     }
     assert_eq!(
@@ -430,12 +430,13 @@ fn lower_clocks_wait_and_higher_ones_do_not() {
     assert_eq!(looks(500, 1000).0, 160);
 }
 
-/// Checks that times which vary by 5 and 10% neither hide a slowdown nor make the clock swing: of
-/// 600 looks, a few raise it.
+/// Checks that times which vary by 5 to 18%, as those of launches of few looks do, neither hide a
+/// slowdown nor make the clock swing: of 600 looks, a few raise it.
 #[test]
 fn noise_neither_exceeds_the_slip_nor_moves_the_clock_often() {
-    let cases: [(LawOf, u64, u8); 5] = [
+    let cases: [(LawOf, u64, u8); 6] = [
         (compute, 50, 10),
+        (compute, 180, 10),
         (half, 50, 10),
         (half, 100, 5),
         (memory, 100, 3),
@@ -452,7 +453,10 @@ fn noise_neither_exceeds_the_slip_nor_moves_the_clock_often() {
             rises += u32::from(gpu.clock > before);
         }
         let what = (noise, slip, worst, rises);
-        assert!(worst <= 10 * u64::from(slip) + 5 && rises <= 20, "{what:?}");
+        assert!(
+            worst <= 10 * u64::from(slip) + noise / 20 && rises <= 20,
+            "{what:?}"
+        );
     }
 }
 

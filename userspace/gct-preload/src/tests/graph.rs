@@ -155,7 +155,7 @@ fn a_graph_s_times_are_measured_at_the_clock() {
             clock,
             ..PACED
         });
-        for _ in 1..20 {
+        for _ in 0..40 {
             number += 1;
             replay[17] = number;
             replay[9] = 5 + 4 * number;
