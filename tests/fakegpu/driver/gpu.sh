@@ -19,6 +19,8 @@ uvm-tests --gpu ${debug:+--quick} || status=1
 if [ -s /test/filter ] || [ -s /test/oracle ]; then
 	load_uvm uvm_enable_builtin_tests=1 || status=1
 fi
+# A test opens thousands of files.
+ulimit -n 8192
 # A GPU that a test takes from the driver waits until all its files are closed.
 exec 3<&-
 [ ! -s /test/filter ] || rm-test all "$(cat /test/filter)" || status=1
