@@ -16,6 +16,7 @@ use crate::replayable::{ended, run, toucher};
 use crate::tree::{self, eventually, Group};
 use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use rm_client::{Access, Toucher};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -203,12 +204,18 @@ pub(crate) fn storm(batches: u64) -> Outcome {
     ];
     let names = shorts.each_ref().map(|short| short.pid().to_string());
     let own: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut had = BTreeMap::new();
+    for owner in own.iter().copied().chain(["mixed"]) {
+        had.insert(owner, current(owner)?);
+    }
     let mut seen = Seen::default();
     beside.next()?;
     for round in 0.. {
         let owners = [own.as_slice(), &["mixed"]][round % 2];
         for owner in owners {
-            set(owner, LIMIT, &current(owner)?.to_string())?;
+            // What a channel before this one had may go late, and would be room.
+            eventually("as before", &had[owner], || current(owner))?;
+            set(owner, LIMIT, &had[owner].to_string())?;
         }
         let mark = recorder()?.mark()?;
         for short in &mut shorts {
