@@ -6,8 +6,9 @@
 //! further one takes it as long as some launches. A function that is unloaded is forgotten, because
 //! another one may get its address.
 
+use super::contexts::end;
 use super::symbols::{Libcuda, Symbol, LIBRARY_UNLOAD, MODULE_UNLOAD};
-use super::{Function, Status, NOT_INITIALIZED, SUCCESS};
+use super::{Function, Status, SUCCESS};
 use crate::sys::keep_errno;
 use core::ffi::c_void;
 use core::ptr;
@@ -37,7 +38,8 @@ pub(super) unsafe fn each_argument(
         let known = sizes().of(function as usize, |index| argument_bytes(function, index));
         for (index, bytes) in known.iter().enumerate() {
             // SAFETY: the function has a parameter with this index, so there is an argument of its
-            // size.
+            // size: what was known of another function at its address was forgotten before that
+            // one was unloaded.
             unsafe { each_word(*arguments.add(index), *bytes, &mut f) };
         }
         return;
@@ -133,14 +135,9 @@ pub(super) fn forget() {
 ///
 /// As for libcuda's function.
 unsafe fn unload(symbol: &Symbol, handle: *mut c_void) -> Status {
-    type Unload = unsafe extern "C" fn(*mut c_void) -> Status;
     keep_errno(forget);
-    // SAFETY: both have this type.
-    match unsafe { symbol.function::<Unload>() } {
-        // SAFETY: passed on.
-        Some(real) => unsafe { real(handle) },
-        None => NOT_INITIALIZED,
-    }
+    // SAFETY: both functions take a handle, and the contract is the same.
+    unsafe { end(symbol, handle) }
 }
 
 /// Interposes libcuda's function: the functions of the module are forgotten.

@@ -110,12 +110,12 @@ macro_rules! ends {
     )*};
 }
 
-/// Calls libcuda's function.
+/// Calls libcuda's function, which ends something.
 ///
 /// # Safety
 ///
 /// The function takes one `T`, and this contract is its own.
-unsafe fn end<T>(symbol: &Symbol, argument: T) -> Status {
+pub(super) unsafe fn end<T>(symbol: &Symbol, argument: T) -> Status {
     type Real<T> = unsafe extern "C" fn(T) -> Status;
     // SAFETY: by contract.
     match unsafe { symbol.function::<Real<T>>() } {
