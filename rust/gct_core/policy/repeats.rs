@@ -15,6 +15,7 @@
 //! forgotten         doubt > launches of the step + PATIENCE
 //! searched          SEARCH_MIN launches later, or a quarter of those that are kept
 //! marked            every launch while the step uses a remote piece, else every SELDOM
+//! moves decided     before launches that use a remote piece, and once a step
 //! ```
 //!
 //! A step that differs now and then, as one that prints a loss, finds its place again by the last
@@ -96,6 +97,19 @@ pub fn marks_every(uses_remote: bool) -> u64 {
         true => 1,
         false => SELDOM,
     }
+}
+
+/// Returns whether a launch looks for moves: if it uses a remote piece, or if its number has
+/// reached `again`. To look takes longer than to launch.
+pub fn decides(uses_remote: bool, number: u64, again: u64) -> bool {
+    uses_remote || number >= again
+}
+
+/// Returns the number at which launches look again, if the launch with this one found no move: a
+/// step later.
+pub fn again_after(number: u64, period: usize) -> u64 {
+    // CAST: widening.
+    (Sat(number) + Sat(period as u64)).0
 }
 
 /// Returns whether the time between two marks that are so many launches apart says how long each
@@ -188,6 +202,18 @@ mod tests {
     fn a_long_log_is_searched_less_often() {
         let after: Vec<u64> = [0, 100, 1_000, LOG_MAX].map(search_after).into();
         assert_eq!(after, [64, 64, 250, 4_096]);
+    }
+
+    #[test]
+    fn moves_are_decided_once_a_step_where_all_is_on_the_gpu() {
+        let (mut again, mut decided) = (0, Vec::new());
+        for number in 7..40 {
+            if decides(number == 20, number, again) {
+                again = again_after(number, 10);
+                decided.push(number);
+            }
+        }
+        assert_eq!(decided, [7, 17, 20, 30]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ struct Step {
     anchor: u64,
     doubt: Doubt,
     /// The number of the launch from which on pieces may change places for good again.
-    changes_at: u64,
+    again: u64,
     /// The allocations whose pieces the uses name.
     layout: u64,
 }
@@ -315,7 +315,7 @@ impl Memory {
     }
 
     /// Returns whether the program repeats a step, and launches could wait for moves lately.
-    pub(crate) fn is_followed(&self, now: Ns) -> bool {
+    pub(super) fn is_followed(&self, now: Ns) -> bool {
         self.ahead.step.is_some() && repeats::is_recent(self.ahead.asked, now)
     }
 
@@ -343,13 +343,13 @@ impl Memory {
         of.is_repeated && piece.is_some_and(|piece| !piece.is_resident)
     }
 
-    /// Returns whether moves may pay before the last launch, which has these uses: it uses a remote
-    /// piece, or pieces have not changed places for good for a step. To decide that takes longer
-    /// than to launch.
-    fn may_wait(&self, launch: &Range<usize>) -> bool {
+    /// Returns whether the last launch, which has these uses, looks for moves.
+    fn decides(&self, launch: &Range<usize>) -> bool {
+        let number = self.ahead.number.wrapping_sub(1);
         self.ahead.step.as_ref().is_some_and(|step| {
             let mut its = step.uses[launch.clone()].iter();
-            self.ahead.number > step.changes_at || its.any(|of| self.is_remote(of))
+            let uses_remote = its.any(|of| self.is_remote(of));
+            repeats::decides(uses_remote, number, step.again)
         })
     }
 
@@ -377,7 +377,7 @@ impl Memory {
         if !self.has_remote_ahead() {
             return None;
         }
-        let launch = self.expected().filter(|launch| self.may_wait(launch))?;
+        let launch = self.expected().filter(|launch| self.decides(launch))?;
         let step = self.ahead.step.as_mut()?;
         let next = &mut self.ahead.next;
         next.resize(self.pieces.len(), Next::default());
@@ -398,8 +398,8 @@ impl Memory {
             times,
         );
         if made.is_none() {
-            // CAST: widening.
-            step.changes_at = self.ahead.number + step.names.len() as u64 - 1;
+            let number = self.ahead.number.wrapping_sub(1);
+            step.again = repeats::again_after(number, step.names.len());
         }
         made
     }
