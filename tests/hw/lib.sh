@@ -32,6 +32,28 @@ get() { ctl get "$@" 2>&1; }
 set_() { ctl set "$@" >/dev/null; }
 run() { "$bin/gctctl" run --preload "$bin/libgct_preload.so" "$@"; }
 
+# talk COMMAND..: starts a program that answers each line with a line, and ends with its input.
+talk() {
+	coproc program { "$@"; }
+	# Substitutions close the descriptors of a coprocess.
+	exec {to}>&"${program[1]}" {from}<&"${program[0]}"
+	# Nothing else may hold its input.
+	exec {program[1]}>&- {program[0]}<&-
+}
+# Sets `answer` to the next line of the program.
+hear() { read -r -t 120 answer <&"$from"; }
+# ask LINE: sends a line to the program, and prints its answer.
+ask() {
+	echo "$1" >&"$to"
+	hear
+	echo "$answer"
+}
+# Ends the program.
+end() {
+	exec {to}>&- {from}<&-
+	wait "$program_PID" 2>/dev/null
+}
+
 start_daemon() {
 	"$bin/gctd" "$@" >"$work/gctd.log" 2>&1 &
 	daemon=$!

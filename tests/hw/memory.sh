@@ -15,12 +15,6 @@ total() { cut -d, -f1 <<<"$1" | tr -d ' '; }
 free() { cut -d, -f3 <<<"$1" | tr -d ' '; }
 in_group() { run --group web -- "$@"; }
 
-# ask QUESTION: sends a line to the program, and prints its answer.
-ask() {
-	echo "$1" >&"$to"
-	read -r -t 60 answer <&"$from"
-	echo "$answer"
-}
 sees() { [ "$(ask info | cut -d' ' -f1)" = "$1" ]; }
 # Compares what is free with the limit and what is charged, in MiB.
 leaves() {
@@ -31,15 +25,7 @@ leaves() {
 }
 answers() { [ "$(ask "$1")" = "$2" ]; }
 # begin PROGRAM: starts a program in the group.
-begin() {
-	coproc program { in_group python3 "$here/src/$1"; }
-	# Substitutions close the descriptors of a coprocess.
-	exec {to}>&"${program[1]}" {from}<&"${program[0]}"
-}
-end() {
-	ask end >/dev/null
-	wait "$program_PID" 2>/dev/null
-}
+begin() { talk in_group python3 "$here/src/$1"; }
 charged() { echo $(($(get web/0 gmem.current) >> 20)); }
 # within NUMBER LOW HIGH: whether it is more than LOW, and HIGH at most.
 within() { [ "$1" -gt "$2" ] && [ "$1" -le "$3" ]; }

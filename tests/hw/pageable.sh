@@ -17,24 +17,10 @@ parts="40 60 90 100 120"
 table=
 
 mib() { echo $(($(get web/0 "$1") >> 20)); }
-# ask LINE: sends a line to the program, and prints its answer.
-ask() {
-	echo "$1" >&"$to"
-	read -r -t 120 answer <&"$from"
-	echo "$answer"
-}
 # begin KIND: starts the program in the group. Its first answer is `ready` or `out of memory`.
 begin() {
-	coproc program { run --group web -- python3 "$here/src/pageable.py" "$1"; }
-	# Substitutions close the descriptors of a coprocess.
-	exec {to}>&"${program[1]}" {from}<&"${program[0]}"
-	# The program ends when nothing else holds its input.
-	exec {program[1]}>&- {program[0]}<&-
-	read -r -t 120 answer <&"$from"
-}
-end() {
-	exec {to}>&- {from}<&-
-	wait "$program_PID" 2>/dev/null
+	talk run --group web -- python3 "$here/src/pageable.py" "$1"
+	hear
 }
 within() { [ "$(mib gmem.current)" -le "$limit" ]; }
 is_empty() { [ "$(mib gmem.current)" = 0 ] && [ "$(mib hmem.current)" = 0 ]; }
