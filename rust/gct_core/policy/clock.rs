@@ -209,6 +209,15 @@ impl Default for Demand {
     }
 }
 
+/// Returns the wish of a whole GPU, for those of the processes that are known. With `strangers`
+/// there are others, who may tolerate nothing.
+pub fn of_all(wishes: impl Iterator<Item = Option<Clock>>, strangers: bool) -> Option<Clock> {
+    match strangers {
+        true => Some(Clock::FULL),
+        false => wishes.flatten().max(),
+    }
+}
+
 /// Moves the clock of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controller {

@@ -152,10 +152,8 @@ impl Gpu {
             .iter_mut()
             .map(|process| process.look(self.clock, self.changed));
         let slow = slow.collect();
-        let wish = processes
-            .iter()
-            .filter_map(|process| process.wish(self.clock))
-            .max();
+        let wishes = processes.iter().map(|process| process.wish(self.clock));
+        let wish = of_all(wishes, false);
         let next = self.controller.look(wish, self.clock, supported());
         self.steady = if next > self.clock {
             0
@@ -227,6 +225,14 @@ fn each_kernel_counts_by_its_share_of_the_time() {
     assert!((875..=907).contains(&of(3, 1)));
     assert!((828..=860).contains(&of(1, 1)));
     assert!((703..=750).contains(&of(1, 3)));
+}
+
+#[test]
+fn strangers_keep_the_clock_high() {
+    let wishes = || [Some(clock(700)), None, Some(clock(800))].into_iter();
+    assert_eq!(of_all(wishes(), false), Some(clock(800)));
+    assert_eq!(of_all(wishes(), true), Some(Clock::FULL));
+    assert_eq!(of_all([None].into_iter(), false), None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::Daemon;
 use crate::clocks::{self, Order, Report, Worker};
 use crate::timer::Timer;
 use gct_core::ids::{GpuId, Owner, ProcKey};
-use gct_core::policy::clock::{Clock, Controller};
+use gct_core::policy::clock::{self, Clock, Controller};
 use gct_core::records::{Asks, GpuClock};
 use gct_core::state::State;
 use gct_core::units::{Mhz, Percent};
@@ -193,10 +193,8 @@ impl Gpu {
             return self.wait();
         }
         let pids = wishes.iter().map(|wish| wish.proc.tgid).collect();
-        let wish = match self.has_strangers(&pids) {
-            true => Some(Clock::FULL),
-            false => wishes.iter().filter_map(|wish| wish.clock).max(),
-        };
+        let wishes = wishes.iter().map(|wish| wish.clock);
+        let wish = clock::of_all(wishes, self.has_strangers(&pids));
         let supported = self.supported.iter().filter_map(|mhz| self.clock_of(*mhz));
         let mut controller = self.controller;
         let next = controller.look(wish, self.clock, supported);
