@@ -19,6 +19,9 @@ impl TpcMask {
     /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
+    /// The set of all TPCs that a GPU can have.
+    pub const FULL: Self = Self([u64::MAX; WORDS]);
+
     /// Creates the set of TPCs `0..count`, of at most [`TPCS_MAX`].
     pub fn first(count: usize) -> Self {
         let mut mask = Self::EMPTY;
@@ -48,14 +51,15 @@ impl TpcMask {
         words.sum::<Wrapping<u32>>().0
     }
 
-    /// Returns the number of TPCs in `from..to`.
-    pub fn count_between(&self, from: usize, to: usize) -> u32 {
-        let mut count = Wrapping(0);
-        for (word, base) in self.0.iter().zip((0..).step_by(WORD_BITS)) {
+    /// Returns the TPCs of the set in `from..to`.
+    #[must_use]
+    pub fn between(&self, from: usize, to: usize) -> Self {
+        let mut mask = *self;
+        for (word, base) in mask.0.iter_mut().zip((0..).step_by(WORD_BITS)) {
             let below = |end: usize| low_bits((Sat(end) - Sat(base)).0);
-            count += (word & below(to) & !below(from)).count_ones();
+            *word &= below(to) & !below(from);
         }
-        count.0
+        mask
     }
 
     /// Returns whether the set is empty.
@@ -107,20 +111,6 @@ impl TpcMask {
                 left -= 1;
             }
             *word = kept;
-        }
-        mask
-    }
-
-    /// Returns the TPCs of the set whose numbers are less than `number`.
-    #[must_use]
-    pub fn below(&self, number: u32) -> Self {
-        let mut mask = *self;
-        let mut left = Sat(number);
-        for word in mask.0.iter_mut() {
-            if let Some(bits) = 1u64.checked_shl(left.0) {
-                *word &= (Wrapping(bits) - Wrapping(1)).0;
-            }
-            left -= u64::BITS;
         }
         mask
     }
@@ -262,7 +252,7 @@ mod tests {
                 let below = (0..tpc).filter(|tpc| a.has(*tpc)).count();
                 prop_assert_eq!(lowest.has(tpc), a.has(tpc) && below < usize::try_from(count).unwrap());
                 let between = (tpc / 2..tpc).filter(|tpc| a.has(*tpc)).count();
-                prop_assert_eq!(a.count_between(tpc / 2, tpc), u32::try_from(between).unwrap());
+                prop_assert_eq!(a.between(tpc / 2, tpc).count(), u32::try_from(between).unwrap());
             }
         }
     }

@@ -186,7 +186,11 @@ impl Settings {
 
     /// Returns the TPCs of a GPU that its launches may use, but those that need more of the mask.
     pub fn allowed(&self, topology: &Topology) -> TpcMask {
-        kept(&self.tpc_mask.unwrap_or(*topology.existing()), self.taken)
+        kept(
+            &self.tpc_mask.unwrap_or(*topology.existing()),
+            topology,
+            self.taken,
+        )
     }
 
     /// Returns the settings with the mask reduced to the GPU's TPCs. A mask without any of them was

@@ -26,6 +26,10 @@ use crate::mask::TpcMask;
 /// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GH100`.
 const HOPPER: u32 = 0x180;
 
+/// TPCs that hold the largest cluster that each GPU runs: 8 blocks, an SM for each (CUDA C++
+/// Programming Guide, "Thread Block Clusters").
+const CLUSTER: u32 = 4;
+
 /// Layout of a chip before floorsweeping, as the resource manager reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chip {
@@ -132,19 +136,59 @@ impl Topology {
         }
     }
 
-    /// Returns how many TPCs of `mask` exist in each GPC.
-    pub fn tpcs_of_gpcs(&self, mask: &TpcMask) -> impl Iterator<Item = u32> + Clone {
+    /// Returns the TPCs of `mask` that exist in each GPC.
+    fn gpcs_of(&self, mask: &TpcMask) -> impl DoubleEndedIterator<Item = TpcMask> + Clone {
         let (mask, size) = (mask.and(&self.existing), self.tpcs_per_gpc);
         (0..self.gpcs).map(move |gpc| {
             let from = usize::from(gpc) * usize::from(size);
-            mask.count_between(from, from + usize::from(size))
+            mask.between(from, from + usize::from(size))
         })
+    }
+
+    /// Returns the TPCs of `mask` that exist and lie in no GPC.
+    fn apart_of(&self, mask: &TpcMask) -> TpcMask {
+        let bits = usize::from(self.gpcs) * usize::from(self.tpcs_per_gpc);
+        mask.and(&self.existing).between(bits, TPCS_MAX)
+    }
+
+    /// Returns how many TPCs of `mask` exist in each GPC.
+    pub fn tpcs_of_gpcs(&self, mask: &TpcMask) -> impl Iterator<Item = u32> + Clone {
+        self.gpcs_of(mask).map(|tpcs| tpcs.count())
     }
 
     /// Returns how many TPCs of `mask` exist and lie in no GPC.
     pub fn tpcs_apart(&self, mask: &TpcMask) -> u32 {
-        let bits = usize::from(self.gpcs) * usize::from(self.tpcs_per_gpc);
-        mask.and(&self.existing).count_between(bits, TPCS_MAX)
+        self.apart_of(mask).count()
+    }
+
+    /// Returns `count` of the TPCs of `mask` that exist, or all if there are fewer. They are spread
+    /// over the GPCs, for their bandwidth, but [`CLUSTER`] of them share a GPC. A larger `count`
+    /// adds TPCs to those of a smaller one.
+    ///
+    /// ```text
+    /// chosen = CLUSTER of the GPC with most TPCs
+    /// for turn in 1..: one more of each GPC with fewer than `turn` in `chosen`
+    ///                  in the first turn, all TPCs that lie in no GPC, after these
+    /// ```
+    pub fn spread(&self, mask: &TpcMask, count: u32) -> TpcMask {
+        let mask = mask.and(&self.existing);
+        let count = count.min(mask.count());
+        // Of equals the first.
+        let widest = self.gpcs_of(&mask).rev().max_by_key(TpcMask::count);
+        let mut chosen = widest.unwrap_or_default().lowest(CLUSTER.min(count));
+        for turn in 1..=u32::from(self.tpcs_per_gpc).max(1) {
+            for gpc in self.gpcs_of(&mask) {
+                if chosen.count() == count {
+                    return chosen;
+                }
+                let more = u32::from(gpc.and(&chosen).count() < turn);
+                chosen = chosen.or(&gpc.without(&chosen).lowest(more));
+            }
+            let more = count.saturating_sub(chosen.count());
+            let apart = self.apart_of(&mask).without(&chosen).lowest(more);
+            chosen = chosen.or(&apart);
+        }
+        chosen
     }
 
     /// Returns whether `count` TPCs of `mask` lie in one GPC.

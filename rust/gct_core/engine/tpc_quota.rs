@@ -92,7 +92,7 @@ impl State<'_> {
         }
         while let Some(reservation) = self.next_reservation(gpu, &topology, last) {
             let quota = Some(reservation.quota);
-            let own = tpc::reserve(&reservation.allowed, topology.existing(), &reserved, quota);
+            let own = tpc::reserve(&reservation.allowed, &topology, &reserved, quota);
             reserved = reserved.or(&own);
             missing += Sat(u32::from(reservation.quota)) - Sat(own.count());
             if let Some(pool) = self.pools.get_mut(&(reservation.owner, gpu)) {

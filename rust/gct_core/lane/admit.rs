@@ -146,7 +146,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 // A segment without a launch uses no TPC.
                 if let Some(kept) = kept.filter(|_| seal.is_some()) {
                     let bound = self.counters.kept_total() == kept;
-                    self.record_reach(bound);
+                    self.record_tide(bound);
                     if let Some(submission) = submission.as_mut() {
                         self.released(submission, bound);
                     }
@@ -168,7 +168,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             }
             Next::Atoms(atoms) => {
                 if self.sizes() {
-                    self.record_reach(true);
+                    self.record_tide(true);
                 }
                 let (mask, kept) = (self.mask.as_ref(), self.counters.kept_total());
                 let (entry, submission, last) =

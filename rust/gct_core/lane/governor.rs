@@ -85,7 +85,7 @@ pub trait Peers {
 
     /// Publishes the number that all TPCs of this tenant's last pieces are below
     /// ([`tide`](crate::policy::tide)).
-    fn publish_reach(&mut self, _reach: u32) {}
+    fn publish_ebb(&mut self, _ebb: &TpcMask) {}
 }
 
 /// The peers of a backend that has none.
@@ -288,7 +288,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Uses the mask of the limits, regardless of the neighbours.
     fn use_own_mask(&mut self) {
         self.written = self.limits.allowed(&self.gpu);
-        self.allowed = press::kept(&self.written, self.limits.taken);
+        self.allowed = press::kept(&self.written, &self.gpu, self.limits.taken);
         self.spares = false;
         self.dependable = self.allowed.count();
         self.use_mask(self.allowed);
@@ -333,9 +333,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.pending = pending;
         let ended = self.request.see(pending && !self.limits.frozen, now);
         self.ended = self.ended.or(ended);
-        let (busy, reach) = (self.is_busy(now), self.reach());
+        let (busy, ebb) = (self.is_busy(now), self.ebb());
         if let Some(peers) = &mut self.peers {
-            peers.publish_reach(reach);
+            peers.publish_ebb(&ebb);
             peers.set_busy(busy, now);
         }
     }

@@ -287,7 +287,7 @@ impl<S: Storage> Company<S> {
                 neighbour.busy = signs.is_busy(now);
                 neighbour.idle = signs.idle(now);
                 neighbour.arrivals = member.activity.arrivals;
-                neighbour.reach = member.activity.reach;
+                neighbour.ebb = member.activity.ebb;
             }
         }
         let others = rivals.iter_mut().zip(numbers.iter());
@@ -331,7 +331,7 @@ impl<S: Storage> Company<S> {
             let activity = &member.activity;
             // The time does not matter: `see` follows.
             *neighbour =
-                standing.neighbour(&activity.signs, activity.arrivals, activity.reach, Ns(0));
+                standing.neighbour(&activity.signs, activity.arrivals, activity.ebb, Ns(0));
             *slot = at;
             self.count = self.count.saturating_add(1);
         }
@@ -383,8 +383,8 @@ impl<S: Storage> Peers for Company<S> {
         self.sign = sign;
     }
 
-    fn publish_reach(&mut self, reach: u32) {
-        self.activity.reach = reach;
+    fn publish_ebb(&mut self, ebb: &TpcMask) {
+        self.activity.ebb = *ebb;
     }
 }
 

@@ -23,7 +23,6 @@ use crate::mask::TpcMask;
 use crate::policy::arrivals::ArrivalStats;
 use crate::policy::predict;
 use crate::policy::scale::Law;
-use crate::policy::tide;
 use crate::policy::tpc::Neighbour;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::Node;
@@ -320,7 +319,7 @@ fn paces(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
         busy: true,
         idle: Ns(0),
         arrivals: ArrivalStats::default(),
-        reach: tide::ALL,
+        ebb: TpcMask::EMPTY,
     })));
     sides.submit(write_launch(ram));
     let mut released = Wrapping(0);

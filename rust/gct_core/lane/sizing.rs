@@ -19,7 +19,7 @@ use crate::mask::TpcMask;
 use crate::policy::pace::InFlight;
 use crate::policy::predict::Kernel;
 use crate::policy::scale::{self, Bounds, Law, Laws, Observation, Size, Verdict};
-use crate::policy::tide::{self, Tide};
+use crate::policy::tide::Tide;
 use crate::probe;
 use crate::submit::graph::{Masks, Patched, Width};
 use crate::submit::mask::DisabledTpcs;
@@ -27,6 +27,7 @@ use crate::submit::occupancy;
 use crate::submit::precedence::Precedence;
 use crate::submit::stats::add;
 use crate::submit::tracker::QmdCall;
+use crate::topology::Topology;
 use crate::units::{div_ceil, Ns, Percent};
 
 /// The part of a time that may be unknown, as a divisor. The average of eight is then off by a
@@ -49,16 +50,14 @@ struct Widths {
 }
 
 /// Returns `count` of the TPCs `granted` to a tenant, its `own` ones first.
-fn choose((granted, own, _): &(TpcMask, TpcMask, Option<Precedence>), count: u32) -> TpcMask {
-    let first = granted.and(own).lowest(count);
+fn choose(
+    gpu: &Topology,
+    (granted, own, _): &(TpcMask, TpcMask, Option<Precedence>),
+    count: u32,
+) -> TpcMask {
+    let first = gpu.spread(&granted.and(own), count);
     let more = count.saturating_sub(first.count());
-    first.or(&granted.without(own).lowest(more))
-}
-
-/// Returns the number that all TPCs of a mask are below.
-fn reach_of(mask: &TpcMask) -> Option<u32> {
-    let last = u32::try_from(mask.last()?).ok()?;
-    last.checked_add(1)
+    first.or(&gpu.spread(&granted.without(own), more))
 }
 
 /// The sizes of one tenant's launches.
@@ -69,7 +68,7 @@ pub(super) struct Sizing<S: Storage> {
     next: Option<(Kernel, Size)>,
     /// What the masks of its nodes are, if it is a replay.
     patched: Patched,
-    /// How far the last releases reach.
+    /// What the last releases had.
     tide: Tide,
     /// The TPCs without a size, and other widths of nodes.
     most: u32,
@@ -153,28 +152,28 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         measured.then(|| (now - self.moved) / LOOKS)
     }
 
-    /// Returns the number that all TPCs of the last releases are below.
-    pub fn reach(&self) -> u32 {
+    /// Returns the TPCs that none of the last releases had.
+    pub fn ebb(&self) -> TpcMask {
         match self.sizes() {
-            true => self.sizing.tide.reach(),
-            false => tide::ALL,
+            true => self.sizing.tide.ebb(),
+            false => TpcMask::EMPTY,
         }
     }
 
-    /// Records how far the present release reaches. `bound` says whether its mask could be written.
-    pub(super) fn record_reach(&mut self, bound: bool) {
+    /// Records which TPCs the present release has. `bound` says whether its mask could be written.
+    pub(super) fn record_tide(&mut self, bound: bool) {
         let sizing = &self.sizing;
-        let reach = match (&sizing.next, sizing.patched.widest) {
+        let had = match (&sizing.next, sizing.patched.widest) {
+            _ if !bound => TpcMask::FULL,
             // A replay without known nodes may use any TPC.
-            (Some((kernel, _)), 0) if kernel.is_graph() => None,
+            (Some((kernel, _)), 0) if kernel.is_graph() => TpcMask::FULL,
             (Some((_, size)), widest) if widest > size.tpcs => {
-                reach_of(&choose(&sizing.widths.of, widest))
+                choose(self.gpu(), &sizing.widths.of, widest)
             }
-            (Some(_), _) => reach_of(self.granted()),
-            (None, _) => None,
+            (Some(_), _) => *self.granted(),
+            (None, _) => TpcMask::FULL,
         };
-        let reach = reach.filter(|_| bound);
-        self.sizing.tide = sizing.tide.after(reach.unwrap_or(tide::ALL));
+        self.sizing.tide = sizing.tide.after(&had);
     }
 
     /// Narrows the next release to the TPCs that its size needs. `flight` is the work in flight of
@@ -220,7 +219,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         if size.tpcs < most {
             let granted = (*self.granted(), self.own, self.precedence);
-            let chosen = choose(&granted, size.tpcs);
+            let chosen = choose(self.gpu(), &granted, size.tpcs);
             if !seal.replays {
                 self.precedence = self.place_of(&chosen, now);
             }
@@ -242,7 +241,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         for (width, part) in widths.widths.iter_mut().zip(1u64..) {
             let tpcs = div_ceil(most.saturating_mul(part), WIDTHS as u64);
             // CAST: at most `most`.
-            let chosen = choose(&of, tpcs as u32);
+            let chosen = choose(self.gpu(), &of, tpcs as u32);
             let mask = match tpcs < most {
                 true => DisabledTpcs::outside(self.gpu(), &chosen)
                     .ok()
@@ -317,7 +316,6 @@ mod tests {
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::{Heap, View};
     use crate::policy::predict::Path;
-    use crate::topology::Topology;
     use std::vec;
 
     const KERNEL: Kernel = Kernel {
@@ -397,13 +395,13 @@ mod tests {
         governor
     }
 
-    /// Returns how far replays of size 4 reach whose widest node has `widest` TPCs.
-    fn replays_reach(widest: u32, bound: bool) -> u32 {
+    /// Returns what replays of size 4 leave whose widest node has `widest` TPCs.
+    fn replays_leave(widest: u32, bound: bool) -> TpcMask {
         let mut governor = replaying(4);
         governor.sizing.patched.widest = widest;
         // The tide is high at first.
-        (0..1000).for_each(|_| governor.record_reach(bound));
-        governor.reach()
+        (0..1000).for_each(|_| governor.record_tide(bound));
+        governor.ebb().and(&TpcMask::first(16))
     }
 
     #[test]
@@ -441,12 +439,13 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_reaches_as_far_as_its_widest_node() {
-        assert_eq!(replays_reach(4, true), 4);
-        assert_eq!(replays_reach(2, true), 4, "the mask of the others");
-        assert_eq!(replays_reach(10, true), 10);
-        assert_eq!(replays_reach(0, true), tide::ALL, "no node is known");
-        assert_eq!(replays_reach(10, false), tide::ALL, "no mask was written");
+    fn a_replay_leaves_what_its_widest_node_has_not() {
+        let from = |tpc| TpcMask::first(16).without(&TpcMask::first(tpc));
+        assert_eq!(replays_leave(4, true), from(4));
+        assert_eq!(replays_leave(2, true), from(4), "the mask of the others");
+        assert_eq!(replays_leave(10, true), from(10));
+        assert_eq!(replays_leave(0, true), from(16), "no node is known");
+        assert_eq!(replays_leave(10, false), from(16), "no mask was written");
     }
 
     #[test]

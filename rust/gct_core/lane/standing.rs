@@ -6,7 +6,6 @@ use crate::mask::TpcMask;
 use crate::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use crate::policy::patience::{Signs, BEAT_EVERY};
 use crate::policy::share::Place;
-use crate::policy::tide;
 use crate::policy::tpc::{Neighbour, Rank};
 use crate::units::{Ns, Weight};
 
@@ -55,13 +54,12 @@ impl Standing {
         }
     }
 
-    /// Returns the tenant as a neighbour with these signs of life and this
-    /// [`reach`](Activity::reach).
+    /// Returns the tenant as a neighbour with these signs of life and this [`ebb`](Activity::ebb).
     pub fn neighbour(
         &self,
         signs: &Signs,
         arrivals: ArrivalStats,
-        reach: u32,
+        ebb: TpcMask,
         now: Ns,
     ) -> Neighbour {
         Neighbour {
@@ -73,7 +71,7 @@ impl Standing {
             busy: signs.is_busy(now),
             idle: signs.idle(now),
             arrivals,
-            reach,
+            ebb,
         }
     }
 }
@@ -85,8 +83,8 @@ pub struct Activity {
     pub signs: Signs,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
-    /// The number that all TPCs of its last pieces are below ([`tide`]).
-    pub reach: u32,
+    /// What none of its last pieces had ([`tide`](crate::policy::tide)).
+    pub ebb: TpcMask,
     /// The start of the present request, or of the last one.
     request_since: Ns,
 }
@@ -96,7 +94,7 @@ impl Default for Activity {
         Self {
             signs: Signs::default(),
             arrivals: ArrivalStats::default(),
-            reach: tide::ALL,
+            ebb: TpcMask::EMPTY,
             request_since: Ns(0),
         }
     }

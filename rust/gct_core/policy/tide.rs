@@ -4,22 +4,21 @@
 //! section 7.1).
 //!
 //! Terminology
-//!   reach  the number that all TPCs of a piece are below; [`ALL`] if the piece has no size
-//!   tide   the largest reach of the last PIECES to 2 * PIECES pieces
-//!   ebb    a tenant's TPCs that are not below its tide
+//!   tide  the TPCs that any of the last PIECES to 2 * PIECES pieces had; all if one had no size
+//!   ebb   the TPCs that are not in the tide
 //!
-//! A size takes the lowest TPCs ([`scale`](super::scale)), so one number tells which these are.
-//! Others may use the ebb while the tenant works, for work that holds it for [`HOLD_MAX`] at most
-//! ([`tpc`](super::tpc)).
+//! A larger size adds TPCs to those of a smaller one ([`Topology::spread`]), so the tide is what
+//! the widest of these pieces had. Others may use the ebb while the tenant works, for work that
+//! holds it for [`HOLD_MAX`] at most ([`tpc`](super::tpc)).
+//!
+//! [`Topology::spread`]: crate::topology::Topology::spread
 //!
 //! The tide rises with the first piece that needs more, and falls PIECES later at the earliest. So
 //! at most one in PIECES pieces finds work of others on its TPCs. A tenant whose kernels need many
 //! TPCs by turns has no ebb.
 
+use crate::mask::TpcMask;
 use crate::units::Ns;
-
-/// The reach of a piece that may use any TPC.
-pub const ALL: u32 = u32::MAX;
 
 /// The longest time for which the ebb is lent, because a piece that needs more may come.
 pub const HOLD_MAX: Ns = Ns(1_000_000);
@@ -28,43 +27,43 @@ pub const HOLD_MAX: Ns = Ns(1_000_000);
 /// that the 99th percentile is none.
 const PIECES: u32 = 128;
 
-/// The reach of a tenant's last pieces.
+/// What a tenant's last pieces had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tide {
-    /// The largest reach of the present pieces, their number, and the largest of those before.
-    now: u32,
+    /// What the present pieces had, their number, and what those before had.
+    now: TpcMask,
     pieces: u32,
-    before: u32,
+    before: TpcMask,
 }
 
 impl Tide {
     /// The tide of a tenant that has released nothing: it leaves nothing.
     pub const HIGH: Self = Self {
-        now: ALL,
+        now: TpcMask::FULL,
         pieces: 0,
-        before: ALL,
+        before: TpcMask::FULL,
     };
 
-    /// Returns the tide after a piece with this reach.
+    /// Returns the tide after a piece that had these TPCs.
     #[must_use]
-    pub fn after(self, reach: u32) -> Self {
+    pub fn after(self, piece: &TpcMask) -> Self {
         match self.pieces < PIECES {
             true => Self {
-                now: self.now.max(reach),
+                now: self.now.or(piece),
                 pieces: self.pieces.saturating_add(1),
                 before: self.before,
             },
             false => Self {
-                now: reach,
+                now: *piece,
                 pieces: 1,
                 before: self.now,
             },
         }
     }
 
-    /// Returns the number that all TPCs of the last pieces are below.
-    pub fn reach(&self) -> u32 {
-        self.now.max(self.before)
+    /// Returns the TPCs that none of the last pieces had.
+    pub fn ebb(&self) -> TpcMask {
+        TpcMask::FULL.without(&self.now.or(&self.before))
     }
 }
 
@@ -74,31 +73,45 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    fn after(reaches: &[u32]) -> u32 {
-        let tide = |tide: Tide, reach: &u32| tide.after(*reach);
-        reaches.iter().fold(Tide::HIGH, tide).reach()
+    fn first(count: usize) -> TpcMask {
+        TpcMask::first(count)
+    }
+
+    fn ebb_after(pieces: &[TpcMask]) -> TpcMask {
+        pieces.iter().fold(Tide::HIGH, Tide::after).ebb()
     }
 
     #[test]
     fn the_tide_falls_once_no_piece_needs_more() {
-        let mut reaches = std::vec![9; 2 * PIECES as usize];
-        assert_eq!(after(&reaches), ALL, "the first of them are not forgotten");
-        reaches.push(9);
-        assert_eq!(after(&reaches), 9);
-        reaches.push(12);
-        assert_eq!(after(&reaches), 12);
+        let mut pieces = std::vec![first(9); 2 * PIECES as usize];
+        let kept = ebb_after(&pieces);
+        assert!(kept.is_empty(), "the first of them are not forgotten");
+        pieces.push(first(9));
+        assert_eq!(ebb_after(&pieces), TpcMask::FULL.without(&first(9)));
+        pieces.push(first(12));
+        assert_eq!(ebb_after(&pieces), TpcMask::FULL.without(&first(12)));
     }
 
     proptest! {
-        /// Checks that no piece of the last ones exceeds the tide, and that it is the reach of one.
+        /// Checks that no piece of the last ones had TPCs of the ebb, and that one of them had
+        /// each of the others.
         #[test]
-        fn the_tide_covers_the_last_pieces(reaches in prop::collection::vec(1u32..200, 300..900)) {
-            let tide = after(&reaches);
-            let last = |count: u32| -> Vec<u32> {
-                reaches.iter().rev().take(count as usize).copied().collect()
+        fn the_ebb_is_what_no_piece_had(
+            pieces in prop::collection::vec(prop::array::uniform4(any::<u64>()), 300..900)
+        ) {
+            // Few TPCs each: a set that fills up would prove nothing.
+            let sparse = |[a, b, c, d]: [u64; 4]| {
+                TpcMask::from_words([a, b, c, d].map(|word| 1u64.wrapping_shl(word as u32)))
             };
-            prop_assert!(last(PIECES).iter().all(|reach| *reach <= tide));
-            prop_assert!(last(2 * PIECES + 1).contains(&tide));
+            let pieces: Vec<TpcMask> = pieces.into_iter().map(sparse).collect();
+            let ebb = ebb_after(&pieces);
+            let of_last = |count: u32| {
+                let last = pieces.iter().rev().take(count as usize);
+                last.fold(TpcMask::EMPTY, |all, piece| all.or(piece))
+            };
+            prop_assert!(ebb.and(&of_last(PIECES)).is_empty());
+            let others = TpcMask::FULL.without(&ebb);
+            prop_assert!(others.without(&of_last(2 * PIECES + 1)).is_empty());
         }
     }
 }

@@ -44,6 +44,7 @@
 use super::arrivals::{ArrivalStats, PAUSE_MIN};
 use super::tide;
 use crate::mask::TpcMask;
+use crate::topology::Topology;
 use crate::units::{Ns, Priority};
 
 /// The longest time for which a tenant waits behind the work of an earlier rank.
@@ -110,8 +111,8 @@ pub struct Neighbour {
     pub idle: Ns,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
-    /// The number that all TPCs of its last pieces are below ([`tide`]).
-    pub reach: u32,
+    /// What none of its last pieces had ([`tide`]).
+    pub ebb: TpcMask,
 }
 
 impl Neighbour {
@@ -129,7 +130,7 @@ impl Neighbour {
             shortest: Ns(0),
             request: Ns(0),
         },
-        reach: tide::ALL,
+        ebb: TpcMask::EMPTY,
     };
 
     /// Returns whether a tenant of a later rank waits for it with work that would hold the TPCs for
@@ -161,16 +162,15 @@ impl Neighbour {
     }
 }
 
-/// Returns the TPCs that a quota reserves for a tenant: the lowest that exist, that it may use and
-/// that are not in `reserved` for others. `None` is the quota `max`, which reserves none.
+/// Returns the TPCs that a quota reserves for a tenant, of those that it may use and that are not
+/// in `reserved` for others. `None` is the quota `max`, which reserves none.
 pub fn reserve(
     allowed: &TpcMask,
-    existing: &TpcMask,
+    topology: &Topology,
     reserved: &TpcMask,
     quota: Option<u16>,
 ) -> TpcMask {
-    let free = allowed.and(existing).without(reserved);
-    free.lowest(u32::from(quota.unwrap_or(0)))
+    topology.spread(&allowed.without(reserved), u32::from(quota.unwrap_or(0)))
 }
 
 /// Returns the TPCs that a tenant may use now for work that will have ended in `time`. An empty set
@@ -187,7 +187,7 @@ pub fn grant_at_once(
     resident: u32,
     neighbours: &[Neighbour],
 ) -> TpcMask {
-    let ebb = !tenant.by_turns && neighbours.iter().any(|other| other.reach < tide::ALL);
+    let ebb = !tenant.by_turns && neighbours.iter().any(|other| !other.ebb.is_empty());
     let granted = grant_beside(tenant, time, neighbours, ebb);
     match ebb && resident > granted.count() {
         true => grant_beside(tenant, time, neighbours, false),
@@ -214,7 +214,7 @@ fn grant_beside(tenant: &Tenant, time: Ns, neighbours: &[Neighbour], ebb: bool) 
     for neighbour in neighbours {
         let lends = tenant.steal && neighbour.lends;
         let kept = |tpcs: &TpcMask| match lends && ebb && time <= tide::HOLD_MAX {
-            true => tpcs.below(neighbour.reach),
+            true => tpcs.without(&neighbour.ebb),
             false => *tpcs,
         };
         if !(lends && neighbour.can_lend_for(time)) {

@@ -77,7 +77,8 @@ fn gpcs_hold_as_many_clusters_as_cuda_says() {
             .map(|from| {
                 topology
                     .existing
-                    .count_between(from, from + usize::from(topology.tpcs_per_gpc))
+                    .between(from, from + usize::from(topology.tpcs_per_gpc))
+                    .count()
             })
             .collect();
         let alone = topology.existing.count() - gpcs.iter().sum::<u32>();
@@ -160,5 +161,50 @@ proptest! {
         prop_assert_eq!(apart.has_together(&mask, count), count == 0 || count == 1 && !there.is_empty());
         let together = Topology::together(*topology.existing());
         prop_assert_eq!(together.has_together(&mask, count), there.count() >= count);
+    }
+}
+
+/// Checks which TPCs of a real GPU follow each other: those of a cluster, then one of each GPC in
+/// turn, and those of no GPC with the first turn.
+#[test]
+fn tpcs_are_spread_over_the_gpcs() {
+    let gpu = topology(GPUS[0]);
+    let spread = |count| gpu.spread(gpu.existing(), count);
+    let list = |text: &str| TpcMask::parse(text.as_bytes()).unwrap();
+    assert_eq!(spread(0), TpcMask::EMPTY);
+    assert_eq!(spread(3), list("54-56"), "a cluster");
+    assert_eq!(spread(6), list("0,9,54-57"));
+    assert_eq!(spread(15), list("0,9,18,27,36,45,54-57,63,75,78,81,83"));
+    let half = gpu.tpcs_of_gpcs(&spread(33));
+    assert_eq!(half.collect::<Vec<_>>(), [4, 4, 4, 4, 3, 3, 4, 3]);
+    assert_eq!(spread(99), *gpu.existing());
+}
+
+proptest! {
+    /// Checks that a part has its number of TPCs, is a part of each larger one, holds a cluster
+    /// where any part can, and is otherwise spread as evenly as the GPCs allow.
+    #[test]
+    fn a_part_is_spread_evenly(
+        words in prop::array::uniform4(any::<u64>()),
+        mask in prop::array::uniform4(any::<u64>()),
+        (gpcs, size) in (0u64..9, 0u64..20),
+        count in 0u32..200,
+    ) {
+        let [a, b, c, d] = words;
+        let gpu = Topology::from_words([a, b, c, d, gpcs << 16 | size]);
+        let mask = TpcMask::from_words(mask);
+        let all = mask.and(gpu.existing());
+        let part = gpu.spread(&mask, count);
+        prop_assert_eq!(part.count(), count.min(all.count()));
+        prop_assert!(part.without(&all).is_empty());
+        prop_assert!(part.without(&gpu.spread(&mask, count + 1)).is_empty());
+        for tpcs in 1..=CLUSTER.min(part.count()) {
+            prop_assert_eq!(gpu.has_together(&part, tpcs), gpu.has_together(&all, tpcs));
+        }
+        let most = gpu.tpcs_of_gpcs(&part).max().unwrap_or(0).max(CLUSTER);
+        let each = gpu.tpcs_of_gpcs(&part).zip(gpu.tpcs_of_gpcs(&all));
+        for (has, could) in each {
+            prop_assert!(has <= most && (has == could || has + 1 >= most || most == CLUSTER));
+        }
     }
 }

@@ -7,16 +7,16 @@
 //! T(k) = parallel / k + serial        least squares over 1 / k
 //! ```
 
-use crate::models::{serve, BUILD, PATIENCE, SERVICES, TRAININGS};
+use crate::models::{serve, BUILD, PATIENCE, SERVICES};
 use crate::report::{Report, Table};
+use crate::stacking::across_gpcs;
 use crate::Cli;
 use anyhow::Result;
 use gct_hw::daemon::Daemon;
 use gct_hw::kit::{number, Kit};
 
-/// Requests and steps of a measurement.
+/// Requests of a measurement.
 const REQUESTS: usize = 10;
-const STEPS: usize = 4;
 /// How much slower a model may become.
 const SLIPS: [f64; 3] = [1.03, 1.10, 1.20];
 
@@ -27,38 +27,33 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     program.ready()?;
     program.ask(&format!("build-services {}", SERVICES.join(" ")))?;
     program.answer(BUILD)?;
-    program.ask(&format!("build-trainings {}", TRAININGS.join(" ")))?;
-    program.answer(BUILD)?;
     let counts: Vec<usize> = [12, 25, 37, 50, 62, 75, 87, 100]
         .iter()
         .map(|percent| (tpcs.len() * percent / 100).max(1))
         .collect();
     let columns: Vec<String> = counts.iter().map(|count| format!("{count} TPCs")).collect();
+    let spread = across_gpcs(tpcs);
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let services =
-        SERVICES.map(|name| (format!("service {name}"), format!("cost {name} {REQUESTS}")));
-    let trainings = TRAININGS.map(|name| {
-        (
-            format!("training {name}"),
-            format!("cost-train {name} {STEPS}"),
-        )
-    });
-    let work: Vec<_> = services.into_iter().chain(trainings).collect();
     for _ in 0..cli.repeat {
-        let mut times = vec![Vec::new(); work.len()];
-        for count in &counts {
-            let mask = tpcs.get(..*count).unwrap_or(tpcs);
-            daemon.set("sized", "tpc.mask", &mask.join(","))?;
-            for ((_, request), times) in work.iter().zip(&mut times) {
-                program.ask(request)?;
-                times.push(number(&program.answer(PATIENCE)?, "us")?);
+        for (order, tpcs) in [("GPC by GPC", tpcs), ("one of each GPC in turn", &spread)] {
+            let mut times = vec![Vec::new(); SERVICES.len()];
+            for count in &counts {
+                let mask = tpcs.get(..*count).unwrap_or(tpcs);
+                daemon.set("sized", "tpc.mask", &mask.join(","))?;
+                for (service, times) in SERVICES.iter().zip(&mut times) {
+                    program.ask(&format!("cost {service} {REQUESTS}"))?;
+                    times.push(number(&program.answer(PATIENCE)?, "us")?);
+                }
             }
-        }
-        for ((name, _), times) in work.iter().zip(&times) {
-            let mut table = Table::new("Time by TPCs in us", &columns);
-            table.row(name, &times.iter().map(|us| vec![*us]).collect::<Vec<_>>());
-            report.add(table);
-            report.add(fitted(name, &counts, times));
+            for (service, times) in SERVICES.iter().zip(&times) {
+                let mut table = Table::new(format!("Time by TPCs in us, {order}"), &columns);
+                table.row(
+                    service,
+                    &times.iter().map(|us| vec![*us]).collect::<Vec<_>>(),
+                );
+                report.add(table);
+                report.add(fitted(service, order, &counts, times));
+            }
         }
         report.write(&cli.out, "scaling")?;
     }
@@ -66,7 +61,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
 }
 
 /// Returns a row: the fit, and for each of [`SLIPS`] the part of TPC-time that fewer TPCs save.
-fn fitted(name: &str, counts: &[usize], times: &[f64]) -> Table {
+fn fitted(name: &str, order: &str, counts: &[usize], times: &[f64]) -> Table {
     let points: Vec<(f64, f64)> = counts
         .iter()
         .zip(times)
@@ -93,10 +88,8 @@ fn fitted(name: &str, counts: &[usize], times: &[f64]) -> Table {
             .fold(most * whole, f64::min);
         values.push(vec![1.0 - least / (most * whole)]);
     }
-    let mut table = Table::new(
-        "Fit of T(k) = parallel / k + serial, and TPC-time saved",
-        &columns,
-    );
+    let title = "Fit of T(k) = parallel / k + serial, and TPC-time saved";
+    let mut table = Table::new(format!("{title}, {order}"), &columns);
     table.row(name, &values);
     table
 }
@@ -132,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_model_that_no_tpc_helps_is_serial() {
-        let table = fitted("model", &[1, 10, 50, 100], &[7.0; 4]);
+        let table = fitted("model", "in any order", &[1, 10, 50, 100], &[7.0; 4]);
         let values = &table.rows[0].values;
         assert_eq!(values[0], [1.0]);
         assert_eq!(values[1], [1.0]);
@@ -149,7 +142,7 @@ mod tests {
     fn a_model_of_the_law_is_fitted_and_saves_what_it_does_not_use() {
         let counts = [1, 10, 50, 100];
         let times = counts.map(|k| 1000.0 / k as f64 + 100.0);
-        let table = fitted("model", &counts, &times);
+        let table = fitted("model", "in any order", &counts, &times);
         let values = &table.rows[0].values;
         // 110 us on 100 TPCs, of which 100 are serial; 120 us on 50.
         assert_eq!(values[0], [0.9091]);

@@ -31,6 +31,7 @@ use gct_hw::kit::{Kit, RunEnv};
 use gct_hw::mps::Mps;
 
 mod ways;
+pub(crate) use ways::across_gpcs;
 
 use ways::{Role, Setting, Way, ALL_B, WAYS};
 

@@ -88,7 +88,7 @@ impl GpuPeers {
         for (peer, standing) in self.peers.iter().zip(&self.standings) {
             let Some(standing) = standing else { continue };
             let arrivals = ArrivalStats::from_word(peer.arrivals());
-            let neighbour = standing.neighbour(&signs(peer), arrivals, peer.reach(), now);
+            let neighbour = standing.neighbour(&signs(peer), arrivals, peer.ebb(), now);
             self.neighbours.push(neighbour);
         }
     }
@@ -181,10 +181,10 @@ impl Peers for GpuPeers {
         self.sign = sign;
     }
 
-    fn publish_reach(&mut self, reach: u32) {
-        if reach != self.activity.reach {
-            self.gpu.pulse.set_reach(reach);
-            self.activity.reach = reach;
+    fn publish_ebb(&mut self, ebb: &TpcMask) {
+        if *ebb != self.activity.ebb {
+            self.gpu.pulse.set_ebb(ebb);
+            self.activity.ebb = *ebb;
         }
     }
 

@@ -14,12 +14,12 @@
 //! works. It cannot affect the TPCs of others. Of the GPU's time it can waste its own share, and
 //! its group's ([`share`](gct_core::policy::share)).
 
-use crate::page::MaskWords;
+use crate::page::{MaskWords, MASK_WORDS};
 use crate::seqlock::Seqlock;
 use crate::shared::{ReadOnly, Shareable, Shared};
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::mask::TpcMask;
 use gct_core::policy::share::{Sign, Spent, Virtual};
-use gct_core::policy::tide;
 use gct_core::units::{Ns, Weight};
 
 /// Most processes of one GPU that can lend and borrow TPCs: as many as MPS has clients. Further
@@ -185,9 +185,8 @@ pub struct Pulse {
     arrivals: AtomicU64,
     /// The time of its last heartbeat while its work moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
-    /// The number that all TPCs of its last pieces are below (`gct_core::policy::tide`); 0 if they
-    /// may have any.
-    reach: AtomicU64,
+    /// What none of its last pieces had (`gct_core::policy::tide`): words of a `TpcMask`.
+    ebb: [AtomicU64; MASK_WORDS],
     /// Its turns: words of `gct_core::policy::share::Sign`.
     at: AtomicU64,
     contends_until_ns: AtomicU64,
@@ -221,19 +220,17 @@ impl Pulse {
         self.arrivals.store(arrivals, Ordering::Relaxed);
     }
 
-    /// Records the number that all TPCs of its last pieces are below.
-    pub fn set_reach(&self, reach: u32) {
-        let word = if reach == tide::ALL { 0 } else { reach };
-        self.reach.store(word.into(), Ordering::Relaxed);
+    /// Records what none of its last pieces had.
+    pub fn set_ebb(&self, ebb: &TpcMask) {
+        for (word, bits) in self.ebb.iter().zip(ebb.words()) {
+            word.store(*bits, Ordering::Relaxed);
+        }
     }
 
-    /// Returns the number that all TPCs of its last pieces are below. Every word is valid: a
-    /// neighbour writes it.
-    pub fn reach(&self) -> u32 {
-        match self.reach.load(Ordering::Relaxed) {
-            0 => tide::ALL,
-            reach => u32::try_from(reach).unwrap_or(tide::ALL),
-        }
+    /// Returns what none of its last pieces had. The words of one round may be mixed with those of
+    /// the next.
+    pub fn ebb(&self) -> TpcMask {
+        TpcMask::from_words(self.ebb.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 
     /// Records the turns of the process. `known` is what was recorded last.
@@ -317,9 +314,9 @@ impl Peer {
         self.pulse.get().beat_ns()
     }
 
-    /// Returns the number that all TPCs of its last pieces are below.
-    pub fn reach(&self) -> u32 {
-        self.pulse.get().reach()
+    /// Returns what none of its last pieces had.
+    pub fn ebb(&self) -> TpcMask {
+        self.pulse.get().ebb()
     }
 
     /// Returns its turns.
@@ -379,10 +376,10 @@ mod tests {
         pulse.beat(5);
         assert_eq!(peer.beat_ns(), 5);
         pulse.idle(7);
-        assert_eq!(peer.reach(), tide::ALL);
-        for reach in [9, tide::ALL] {
-            pulse.set_reach(reach);
-            assert_eq!(peer.reach(), reach);
+        assert_eq!(peer.ebb(), TpcMask::EMPTY);
+        for ebb in [TpcMask::first(200), TpcMask::EMPTY] {
+            pulse.set_ebb(&ebb);
+            assert_eq!(peer.ebb(), ebb);
         }
         pulse.set_arrivals(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));

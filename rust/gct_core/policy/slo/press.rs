@@ -20,6 +20,7 @@
 
 use crate::mask::TpcMask;
 use crate::settings::Settings;
+use crate::topology::Topology;
 use crate::units::Tpcs;
 
 /// The highest level.
@@ -42,21 +43,20 @@ pub fn press(settings: &Settings, level: u8, masks: bool) -> Settings {
 
 /// Returns the TPCs of `allowed` that are left when `taken` quarters of them are taken. One is left
 /// at least.
-pub fn kept(allowed: &TpcMask, taken: u8) -> TpcMask {
+pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
     if taken == 0 {
         return *allowed;
     }
     let quarters = u32::from(4u8.saturating_sub(taken));
     let all = allowed.count();
     let left = (all.saturating_mul(quarters) / 4).max(1);
-    // Quotas reserve the lowest ones.
-    allowed.without(&allowed.lowest(all.saturating_sub(left)))
+    // Quotas reserve the first ones.
+    allowed.without(&topology.spread(allowed, all.saturating_sub(left)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Topology;
 
     #[test]
     fn each_level_takes_a_quarter_of_the_tpcs_and_leaves_one() {

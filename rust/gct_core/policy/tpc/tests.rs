@@ -27,7 +27,7 @@ fn neighbour(own: &str, busy: bool, idle: Ns) -> Neighbour {
         busy,
         idle,
         arrivals: ArrivalStats::default(),
-        reach: tide::ALL,
+        ebb: TpcMask::EMPTY,
     }
 }
 
@@ -35,7 +35,7 @@ fn list(text: &str) -> TpcMask {
     TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
 }
 
-/// Checks that TPCs above the reach of a neighbour's pieces are lent while it works, for short work
+/// Checks that the TPCs that a neighbour's pieces leave are lent while it works, for short work
 /// beside it alone.
 #[test]
 fn a_neighbour_that_works_lends_its_ebb() {
@@ -43,7 +43,7 @@ fn a_neighbour_that_works_lends_its_ebb() {
         own: list(own),
         allowed: list("0-15"),
         rank,
-        reach: 6,
+        ebb: list("6-15"),
         ..neighbour("", true, Ns(0))
     };
     let tenant = Tenant {
@@ -59,7 +59,7 @@ fn a_neighbour_that_works_lends_its_ebb() {
         let short = granted(tenant, neighbour, tide::HOLD_MAX);
         assert_eq!(short, list("6-15"));
         let full = Neighbour {
-            reach: tide::ALL,
+            ebb: TpcMask::EMPTY,
             ..neighbour
         };
         let kept = granted(tenant, full, Ns(0));
@@ -88,16 +88,17 @@ fn a_neighbour_that_works_lends_its_ebb() {
 #[test]
 fn a_quota_takes_what_exists_and_is_free() {
     let existing = list("0-3,9-16,18-19");
+    let gpu = Topology::apart(existing);
     let all = TpcMask::first(256);
-    let first = reserve(&all, &existing, &TpcMask::EMPTY, Some(5));
+    let first = reserve(&all, &gpu, &TpcMask::EMPTY, Some(5));
     assert_eq!(first, list("0-3,9"));
-    let second = reserve(&list("2-30"), &existing, &first, Some(3));
+    let second = reserve(&list("2-30"), &gpu, &first, Some(3));
     assert_eq!(second, list("10-12"));
     assert_eq!(
-        reserve(&all, &existing, &first, Some(99)),
+        reserve(&all, &gpu, &first, Some(99)),
         existing.without(&first)
     );
-    assert!(reserve(&all, &existing, &first, None).is_empty());
+    assert!(reserve(&all, &gpu, &first, None).is_empty());
 }
 
 /// Builds a tenant without a quota, of priority 8.
@@ -422,21 +423,25 @@ proptest! {
             1..8,
         ),
         existing in any_mask(),
+        gpcs in 0u64..9,
+        tpcs_per_gpc in 0u64..20,
         time in 0u64..10_000_000,
         by_turns: bool,
     ) {
+        let [a, b, c, d] = *existing.words();
+        let gpu = Topology::from_words([a, b, c, d, gpcs << 16 | tpcs_per_gpc]);
         let mut reserved = TpcMask::EMPTY;
         let mut all: Vec<(Tenant, Neighbour)> = Vec::new();
         for &(allowed, quota, steal, lends, busy, idle, word, rank) in &tenants {
             let allowed = allowed.and(&existing);
-            let own = reserve(&allowed, &existing, &reserved, quota);
+            let own = reserve(&allowed, &gpu, &reserved, quota);
             prop_assert!(own.and(&reserved).is_empty());
             let free = allowed.without(&reserved).count();
             prop_assert_eq!(own.count(), free.min(u32::from(quota.unwrap_or(0))), "no quota is missed");
             reserved = reserved.or(&own);
             let arrivals = ArrivalStats::from_word(word);
             let neighbour = Neighbour {
-                own, allowed, lends, confined: !steal, rank, busy, idle: Ns(idle), arrivals, reach: tide::ALL,
+                own, allowed, lends, confined: !steal, rank, busy, idle: Ns(idle), arrivals, ebb: TpcMask::EMPTY,
             };
             all.push((Tenant { allowed, own, steal, rank, by_turns }, neighbour));
         }

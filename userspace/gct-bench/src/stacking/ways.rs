@@ -83,6 +83,13 @@ pub(super) const ALL_B: [&str; 2] = ["bert", "prefill"];
 /// Numbers of TPCs that belong to one GPC, on Hopper.
 const TPCS_OF_GPC: u32 = 9;
 
+/// Returns TPCs in another order: one of each GPC in turn.
+pub(crate) fn across_gpcs<'a>(tpcs: &[&'a str]) -> Vec<&'a str> {
+    let mut order = tpcs.to_vec();
+    order.sort_by_key(|tpc| tpc.parse().unwrap_or(0) % TPCS_OF_GPC);
+    order
+}
+
 const SAME: [&str; 3] = ["8"; 3];
 const PLAIN: Setting = Setting {
     name: "",
@@ -118,10 +125,10 @@ impl Setting {
             let priority = role.among(self.priorities);
             files.push((group, "compute.priority", priority.into()));
         }
-        let mut order = tpcs.to_vec();
-        if self.spread {
-            order.sort_by_key(|tpc| tpc.parse().unwrap_or(0) % TPCS_OF_GPC);
-        }
+        let order = match self.spread {
+            true => across_gpcs(tpcs),
+            false => tpcs.to_vec(),
+        };
         for (role, part) in Role::ALL.into_iter().zip(self.masks.into_iter().flatten()) {
             files.push((role.group(), "tpc.mask", part.of(&order).join(",")));
         }
@@ -234,7 +241,7 @@ const MPS: Way = Way {
     ..NATIVE
 };
 /// All ways, the first with the programs that ran alone.
-pub(super) const WAYS: [Way; 9] = [
+pub(super) const WAYS: [Way; 11] = [
     NATIVE,
     BY_TURNS,
     SIDE_BY_SIDE,
@@ -248,14 +255,24 @@ pub(super) const WAYS: [Way; 9] = [
         }],
         ..SIDE_BY_SIDE
     },
+    Way {
+        before: true,
+        settings: &[Setting {
+            name: "gct quotas from the start",
+            quotas: Some([Tpcs(0, 35), Tpcs(0, 50), Tpcs(0, 15)]),
+            atoms: "100us",
+            ..PLAIN
+        }],
+        ..SIDE_BY_SIDE
+    },
     // A may use all TPCs, and its launches go first there.
     Way {
         before: true,
         settings: &[Setting {
-            name: "gct masks of 100% 80% 20% and A prio",
+            name: "gct masks of 100% 75% 25% and A prio",
             high_priority: true,
             a_alone: true,
-            masks: Some([Tpcs(0, 100), Tpcs(0, 80), Tpcs(80, 100)]),
+            masks: Some([Tpcs(0, 100), Tpcs(0, 75), Tpcs(75, 100)]),
             spread: true,
             ..PLAIN
         }],
@@ -285,6 +302,16 @@ pub(super) const WAYS: [Way; 9] = [
         percentages: Some([35, 50, 15]),
         settings: &[Setting {
             name: "MPS 35% and 50% and 15%",
+            ..PLAIN
+        }],
+        ..MPS
+    },
+    Way {
+        percentages: Some([100, 75, 25]),
+        settings: &[Setting {
+            name: "MPS 100% and 75% and 25% and A prio",
+            high_priority: true,
+            a_alone: true,
             ..PLAIN
         }],
         ..MPS

@@ -530,11 +530,10 @@ impl World {
         self.start_runs(at);
         let process = &mut self.processes[at];
         let shows = process.tenant.is_unfinished() && !frozen;
-        let below = 1u64.checked_shl(process.tenant.governor.reach());
-        let reach = below.map_or(u64::MAX, |bit| bit - 1);
+        let [ebb, ..] = *process.tenant.governor.ebb().words();
         let held = process.tenant.has_work() && process.tenant.pieces.is_empty();
         let may_rest = has_cycle || (held && piece.unreserved == 0);
-        self.facts[at].show(shows, reach, may_rest, now);
+        self.facts[at].show(shows, !ebb, may_rest, now);
         if !held {
             process.held_since = None;
             return found;
