@@ -84,13 +84,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether a piece may join the work in flight that is predicted to take so long: 0 if
     /// its time is unknown, `None` if its end is.
     fn admits_whole(&self, in_flight: &InFlight, predicted: Option<Ns>, over: bool) -> Admission {
-        // Without a prediction a share could be exceeded by any number of pieces.
-        let (target, predicted) = match (self.target(), self.bounds_flight()) {
-            (Ns(0), Some(bound)) => (bound, predicted.map(pace::unknown_is_long)),
-            (target, _) => (target, predicted),
+        let target = match self.target() {
+            Ns(0) => self.bounds_flight(),
+            target => Some(target),
         };
-        match predicted.filter(|_| target > Ns(0)) {
-            Some(predicted) => {
+        match predicted.zip(target) {
+            Some((predicted, target)) => {
                 let admits = pace::admits_whole(in_flight, predicted, target);
                 in_flight.admission(admits, over)
             }

@@ -3,7 +3,8 @@
 //! Decides whether the next piece of a channel joins the work in flight.
 //!
 //! ```text
-//! whole launch   pieces in flight < WHOLE_IN_FLIGHT, or all together end within the target
+//! whole launch   pieces in flight < WHOLE_IN_FLIGHT, or all together end within the target,
+//!                which one without a prediction does not
 //! atom           pieces in flight < in_flight, or < in_flight + run_ahead and no neighbour is near
 //! alone          nothing in flight, or waited for DRAIN_MAX
 //! ```
@@ -76,9 +77,11 @@ impl InFlight {
     }
 }
 
-/// Returns whether a whole launch predicted to take `next` may join the work in flight.
+/// Returns whether a whole launch predicted to take `next` may join the work in flight; 0 is
+/// unknown, as the time of a graph's replay.
 pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
-    in_flight.count < WHOLE_IN_FLIGHT || in_flight.predicted + next <= target
+    let ends = || in_flight.predicted + unknown_is_long(next) <= target;
+    in_flight.count < WHOLE_IN_FLIGHT || ends()
 }
 
 /// Returns whether an atom may join the work in flight. `alone` says whether no neighbour is
@@ -128,6 +131,16 @@ mod tests {
         in_flight.remove(Ns(6), 1, false);
         in_flight.remove(Ns(3), 1, false);
         assert_eq!(in_flight, InFlight::default());
+    }
+
+    /// Checks that replays of graphs do not queue, which nobody predicts.
+    #[test]
+    fn two_launches_without_a_prediction_are_in_flight_at_most() {
+        let (mut in_flight, target) = (InFlight::default(), Ns(50_000));
+        for admitted in [true, true, false] {
+            assert_eq!(admits_whole(&in_flight, Ns(0), target), admitted);
+            in_flight.add(Ns(0), 1, false);
+        }
     }
 
     #[test]

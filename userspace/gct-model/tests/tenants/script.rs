@@ -53,6 +53,8 @@ pub(crate) struct Program {
     /// the present one has begun.
     copy_ns: u64,
     copying: bool,
+    /// Whether its launches are graphs, whose times are not predicted.
+    pub(crate) graphs: bool,
 }
 
 impl Program {
@@ -68,6 +70,7 @@ impl Program {
             begun: false,
             copy_ns: 0,
             copying: false,
+            graphs: false,
         }
     }
 
@@ -75,6 +78,14 @@ impl Program {
     pub(crate) fn in_steps(self) -> Self {
         Self {
             turn: Some(0),
+            ..self
+        }
+    }
+
+    /// Makes its launches graphs. One of more than a wave would be split.
+    pub(crate) fn of_graphs(self) -> Self {
+        Self {
+            graphs: true,
             ..self
         }
     }

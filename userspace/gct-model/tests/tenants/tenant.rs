@@ -84,7 +84,8 @@ fn company(terms: &Terms) -> Company<Heap> {
 }
 
 impl Tenant {
-    pub(crate) fn new(file: FileId, terms: &Terms) -> Self {
+    /// Creates a process whose launches all are graphs, or none.
+    pub(crate) fn new(file: FileId, terms: &Terms, graphs: bool) -> Self {
         let words = channel::WORDS + FRAMES * FRAME_WORDS;
         let ram = Ram::new(words);
         let (frames, len) = (channel::WORDS, FRAMES * FRAME_WORDS);
@@ -107,8 +108,8 @@ impl Tenant {
         lane.set_token(1);
         let mut governor = Governor::new(
             terms.limits,
-            vec![None; KERNELS],
-            // It has no graphs. A lone launch is not to be taken for the head of one.
+            vec![None; if graphs { 0 } else { KERNELS }],
+            // It knows no nodes of graphs. A lone launch is not to be taken for the head of one.
             vec![],
             vec![None; KERNELS],
         );

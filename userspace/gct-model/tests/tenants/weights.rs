@@ -11,6 +11,8 @@ use super::world::{Threads, World, START};
 use gct_core::iface::File;
 
 const US: u64 = 1_000;
+/// How often the library looks while work is held back.
+const LOOK: u64 = 50 * US;
 /// How long launches of two programs take. No atom divides them, as those of a graph.
 const TIMES: [u64; 2] = [1_350 * US, 3_500 * US];
 /// The service's requests.
@@ -29,6 +31,15 @@ fn kernel(time: u64) -> Kernel {
         program: 0x100,
         blocks: 16 * 8,
         block_ns: time / 8,
+    }
+}
+
+/// Returns a launch of one wave, which stands for a graph: nothing divides it.
+fn graph(time: u64) -> Kernel {
+    Kernel {
+        program: 0x100,
+        blocks: 16,
+        block_ns: time,
     }
 }
 
@@ -123,27 +134,32 @@ fn the_least_weight_lets_nobody_make_up_for_more_than_a_turn() {
 
 /// Returns the time in a second of a program with three quarters of the weights, whose requests
 /// take `run` with a pause of `pause` behind each, and of one that launches four steps of two
-/// launches at once, as a decoder does. Both may stand behind a service.
-fn beside_steps([run, pause]: [u64; 2], sharing: Sharing, served: bool) -> [u64; 2] {
-    let mut world = World::new(4, sharing, Threads::Each(20 * US));
+/// launches at once, as a decoder does. Both may stand behind a service, and be graphs.
+fn beside_steps([run, pause]: [u64; 2], sharing: Sharing, served: bool, graphs: bool) -> [u64; 2] {
+    let mut world = World::new(4, sharing, Threads::Each(LOOK));
     if served {
         let group = world.group(&[(File::ComputePriority, "0".into())]);
         let kernels = vec![kernel(900 * US)];
         world.start(group, Program::new(kernels, REQUESTS, START, 7));
     }
+    let kernel = if graphs { graph } else { kernel };
     let steps = vec![kernel(3_300 * US), kernel(100 * US)];
     let programs = [
         ("750", vec![kernel(run * US)], (1, pause * US)),
         ("250", steps, (8, 300 * US)),
     ];
     for (weight, kernels, (launches, pause_ns)) in programs {
-        let group = world.group(&[
+        let mut limits = vec![
             (File::ComputePriority, "1".into()),
             (File::ComputeWeight, weight.into()),
-            (File::AtomDuration, "1000000".into()),
-        ]);
+        ];
         let pattern = Pattern::Closed { launches, pause_ns };
-        let program = Program::new(kernels, pattern, START, 1).in_steps();
+        let mut program = Program::new(kernels, pattern, START, 1).in_steps();
+        match graphs {
+            true => program = program.of_graphs(),
+            false => limits.push((File::AtomDuration, "1000000".into())),
+        }
+        let group = world.group(&limits);
         world.start(group, program);
     }
     world.run_until(SETTLED);
@@ -163,7 +179,7 @@ fn a_pause_between_requests_does_not_end_a_turn() {
             (true, 60),
             (true, 150),
         ] {
-            let [first, second] = beside_steps([1_350, pause], sharing, served);
+            let [first, second] = beside_steps([1_350, pause], sharing, served, false);
             let part = 100 * first / (first + second);
             assert!(
                 (67..84).contains(&part),
@@ -177,7 +193,22 @@ fn a_pause_between_requests_does_not_end_a_turn() {
 #[test]
 fn who_pauses_for_as_long_as_it_runs_has_no_turn_meanwhile() {
     for sharing in [TURNS, Sharing::Beside] {
-        let [first, second] = beside_steps([300, 300], sharing, false);
+        let [first, second] = beside_steps([300, 300], sharing, false, false);
         assert!(first + second > 900 * MS, "{sharing:?}: {first} {second}");
+    }
+}
+
+/// Checks that graphs behind a service have their parts, too, although nobody predicts their times.
+#[test]
+fn weights_divide_the_time_of_graphs() {
+    for sharing in [TURNS, Sharing::Beside] {
+        for pause in [60, 90, 150] {
+            let [first, second] = beside_steps([1_350, pause], sharing, true, true);
+            let part = 100 * first / (first + second);
+            assert!(
+                (70..84).contains(&part),
+                "{sharing:?}, {pause}: {first} {second}"
+            );
+        }
     }
 }

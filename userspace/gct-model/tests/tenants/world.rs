@@ -176,7 +176,7 @@ impl World {
         let terms = self.tree.terms(file);
         self.facts.push(Facts::new(group, terms.standing));
         self.processes.push(Process {
-            tenant: Tenant::new(file, &terms),
+            tenant: Tenant::new(file, &terms, program.graphs),
             life: Life::Runs,
             program,
             standing: terms.standing,
