@@ -25,8 +25,8 @@
 //! turn(r)   = LAG_MAX * 100 / weight(r)
 //! least     = max(clock - turn of the least weight, position(r) - turn(r) for each r there),
 //!             and the clock at most
-//! lingers:  a contender stays one for 2 * pause, if that is at most run / 2 or LINGER_MIN, and
-//!           LINGER_MAX at most                  # pause, run: averages of its pauses and of runs
+//! lingers:  a contender stays one for 2 * pause + HANDOVER, and LINGER_MAX at most, if 2 * pause
+//!           is at most run / 2 or LINGER_MIN    # pause, run: averages of its pauses and of runs
 //!                                               # between them
 //! ```
 //!
@@ -376,12 +376,12 @@ impl Turns {
     }
 
     /// Returns how long a process stays a contender that pauses now; 0 if it usually pauses for too
-    /// long.
+    /// long. Rivals see both ends of a pause a look late.
     fn lingers(&self) -> Ns {
         let most = (self.run / 2).clamp(LINGER_MIN, LINGER_MAX);
         let time = self.pause.unwrap_or(PAUSE_MAX) * 2;
         if time <= most {
-            time
+            (time + HANDOVER).min(LINGER_MAX)
         } else {
             Ns(0)
         }

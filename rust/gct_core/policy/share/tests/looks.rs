@@ -108,6 +108,25 @@ fn an_interrupted_turn_goes_on() {
     assert!(ran >= 3, "{ran}");
 }
 
+/// Checks that a pause may end a look later than usual, as an earlier rank comes.
+#[test]
+fn a_pause_may_be_seen_late() {
+    let waits = [sign(Virtual::default(), Ns::MAX, false)];
+    let mut seen = Seen::new(1, false);
+    for pause in [80; 30].into_iter().chain([240]) {
+        for us in [0, 1_000] {
+            seen.look(us, &waits);
+            seen.turns.end(Work::Runs);
+        }
+        for (us, work) in [(0, Work::Idle), (pause, Work::Held)] {
+            seen.now += Ns(1_000 * us);
+            seen.turns.look(&Share::NONE, &mut seen.rivals, seen.now);
+            seen.turns.end(work);
+        }
+    }
+    assert_eq!(seen.turns.contends_until(), Sign::KEEPS);
+}
+
 /// Checks that a rival that claims to be far ahead does not take who was held back along.
 #[test]
 fn who_resumes_begins_at_the_clock_at_most() {
