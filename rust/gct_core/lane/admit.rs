@@ -39,7 +39,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Next::Transfers(transfers) => {
                 let predicted = transfers.predicted(stream, self.target());
                 // A copy uses no TPC, so it goes wherever a short launch would.
-                let admission = self.admits_whole(in_flight, Some(predicted), over);
+                let admission = self.admits_whole(in_flight, predicted, over);
                 (admission, Some(Ns(0)))
             }
             Next::Atoms(atoms) if atoms.is_paced() => {

@@ -39,6 +39,9 @@ use core::num::Wrapping;
 /// The slots of a frame that pieces use in turn. The last piece has the one behind them.
 const SLOTS: u32 = ATOMS_MAX - 1;
 
+/// What the words between two pieces are predicted to take: next to nothing. 0 would be unknown.
+const WORDS: Ns = Ns(1);
+
 /// The word of a slot at which a piece begins: behind the QMD and its done word.
 const PIECE_AT: usize = DONE_WORD + 1;
 // CAST: widening.
@@ -182,14 +185,15 @@ impl<V: Copy + 'static> Transfers<V> {
         })
     }
 
-    /// Returns how long the next entry is predicted to take; 0 if that is unknown.
-    pub(super) fn predicted<S: Storage>(&self, stream: &Stream<S, V>, target: Ns) -> Ns {
+    /// Returns how long the next entry is predicted to take: 0 if that is unknown, `None` if its
+    /// end is.
+    pub(super) fn predicted<S: Storage>(&self, stream: &Stream<S, V>, target: Ns) -> Option<Ns> {
         match &self.cut {
-            None => self.submission.map_or(Ns(0), |whole| whole.predicted),
-            Some(cut) => match cut.next(&stream.tracker) {
-                Part::Words(_) => Ns(0),
+            None => self.submission.map(|whole| whole.predicted),
+            Some(cut) => Some(match cut.next(&stream.tracker) {
+                Part::Words(_) => WORDS,
                 Part::Piece => stream.rate.time(stream.rate.piece(target)),
-            },
+            }),
         }
     }
 
