@@ -4,7 +4,7 @@
 
 use super::cycle::Spent;
 use super::place::Relation;
-use super::{Virtual, LINGER_MAX, UNIT};
+use super::{Virtual, HANDOVER, LINGER_MAX, UNIT};
 use crate::units::{Ns, Sat, Weight};
 
 /// What a process publishes of its turns.
@@ -65,7 +65,8 @@ impl Rival {
         }
         self.sign = sign;
         self.sign.runs &= busy;
-        if !busy && sign.contends_until - now > LINGER_MAX {
+        // The sign may be younger than `now`, by a round at most.
+        if !busy && sign.contends_until - now > LINGER_MAX + HANDOVER {
             self.sign.contends_until = Ns(0);
         }
     }

@@ -174,3 +174,33 @@ fn a_debt_delays_nobody_who_is_alone() {
         "nobody else is there"
     );
 }
+
+/// Checks a rival that pauses after the observer has taken the time of its round, and one that
+/// claims to pause for longer than anyone may.
+#[test]
+fn a_pause_may_begin_within_the_round_of_who_looks() {
+    let share = weight(1);
+    let competes = Relation {
+        competes: true,
+        ..Relation::default()
+    };
+    for (later, counts) in [(HANDOVER, true), (HANDOVER + Ns(1), false)] {
+        let (mut turns, mut rivals) = (Turns::default(), [Rival::new(competes)]);
+        let mut look = |turns: &mut Turns, now: Ns, sign: Sign, busy: bool| {
+            rivals[0].see(sign, busy, now);
+            turns.look(&share, &mut rivals, now);
+            turns.may_release(&share, &rivals, Ns(0))
+        };
+        let contends = |until| Sign {
+            contends_until: until,
+            ..Sign::default()
+        };
+        look(&mut turns, MS * 1_000, contends(Ns::MAX), true);
+        turns.end(Work::Runs);
+        let now = MS * 1_100;
+        look(&mut turns, now, contends(Ns::MAX), true);
+        turns.end(Work::Waits);
+        let pauses = contends(now + LINGER_MAX + later);
+        assert_eq!(look(&mut turns, now, pauses, false), !counts);
+    }
+}
