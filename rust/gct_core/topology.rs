@@ -26,9 +26,12 @@ use crate::mask::TpcMask;
 /// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GH100`.
 const HOPPER: u32 = 0x180;
 
-/// TPCs that hold the largest cluster that each GPU runs: 8 blocks, an SM for each (CUDA C++
+/// The most GPCs of a chip.
+const GPCS_MAX: usize = 32;
+
+/// TPCs that hold the largest cluster that every GPU can run: 8 blocks, an SM for each (CUDA C++
 /// Programming Guide, "Thread Block Clusters").
-const CLUSTER: u32 = 4;
+pub const CLUSTER: u32 = 4;
 
 /// Layout of a chip before floorsweeping, as the resource manager reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,34 @@ pub struct Topology {
     tpcs_per_gpc: u16,
 }
 
+/// The TPCs of a GPC while some of them are chosen.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    /// Those that are chosen, and those of them that were not held before.
+    has: u32,
+    taken: u32,
+    /// Those that may be chosen.
+    left: u32,
+}
+
+impl Part {
+    fn all(&self) -> u32 {
+        self.has.saturating_add(self.left)
+    }
+
+    /// Chooses one more if one is `missing`. Returns whether it did.
+    fn take(&mut self, missing: &mut u32) -> bool {
+        let takes = self.left > 0 && *missing > 0;
+        if takes {
+            self.has = self.has.saturating_add(1);
+            self.taken = self.taken.saturating_add(1);
+            self.left = self.left.saturating_sub(1);
+            *missing = missing.saturating_sub(1);
+        }
+        takes
+    }
+}
+
 impl Topology {
     /// A GPU whose TPCs are unknown.
     pub const UNKNOWN: Self = Self::apart(TpcMask::EMPTY);
@@ -84,11 +115,12 @@ impl Topology {
 
     /// Builds the topology from the resource manager's entry for each SM.
     ///
-    /// Returns `None` for a chip other than Hopper, for no SM, for a number out of range, and for
-    /// TPCs with different numbers of SMs, as where two TPCs get one bit.
+    /// Returns `None` for a chip other than Hopper or of more than [`GPCS_MAX`] GPCs, for no SM,
+    /// for a number out of range, and for TPCs with different numbers of SMs, as where two TPCs
+    /// get one bit.
     pub fn from_sm_order(chip: Chip, sms: impl Iterator<Item = Sm>) -> Option<Self> {
         let bits = chip.gpcs.checked_mul(chip.tpcs_per_gpc)?;
-        if chip.architecture != HOPPER || bits == 0 {
+        if chip.architecture != HOPPER || bits == 0 || usize::from(chip.gpcs) > GPCS_MAX {
             return None;
         }
         let mut sms_of = [0u8; TPCS_MAX];
@@ -129,15 +161,14 @@ impl Topology {
     pub fn from_words([a, b, c, d, gpcs]: [u64; TPCS_MAX / 64 + 1]) -> Self {
         Self {
             existing: TpcMask::from_words([a, b, c, d]),
-            // CAST: 16 bits were stored. There are no more GPCs than TPCs.
-            gpcs: ((gpcs >> 16) as u16).min(TPCS_MAX as u16),
-            // CAST: as above.
-            tpcs_per_gpc: gpcs as u16,
+            // CAST: 16 bits were stored, and both bounds are small.
+            gpcs: ((gpcs >> 16) as u16).min(GPCS_MAX as u16),
+            tpcs_per_gpc: (gpcs as u16).min(TPCS_MAX as u16),
         }
     }
 
     /// Returns the TPCs of `mask` that exist in each GPC.
-    fn gpcs_of(&self, mask: &TpcMask) -> impl DoubleEndedIterator<Item = TpcMask> + Clone {
+    fn gpcs_of(&self, mask: &TpcMask) -> impl Iterator<Item = TpcMask> + Clone {
         let (mask, size) = (mask.and(&self.existing), self.tpcs_per_gpc);
         (0..self.gpcs).map(move |gpc| {
             let from = usize::from(gpc) * usize::from(size);
@@ -162,33 +193,57 @@ impl Topology {
     }
 
     /// Returns `count` of the TPCs of `mask` that exist, or all if there are fewer. They are spread
-    /// over the GPCs, for their bandwidth, but [`CLUSTER`] of them share a GPC. A larger `count`
-    /// adds TPCs to those of a smaller one.
+    /// over the GPCs, for their bandwidth, but [`CLUSTER`] of them share a GPC if any GPC has as
+    /// many. A larger `count` adds TPCs to those of a smaller one.
+    pub fn spread(&self, mask: &TpcMask, count: u32) -> TpcMask {
+        self.spread_beside(&TpcMask::EMPTY, mask, count)
+    }
+
+    /// Returns the highest [`CLUSTER`] TPCs of one GPC, or `count` if that is less: of the GPC with
+    /// most of `mask`. So they are not those that [`spread`](Self::spread) begins with, if another
+    /// GPC has as many.
+    pub fn cluster_of(&self, mask: &TpcMask, count: u32) -> TpcMask {
+        let widest = self.gpcs_of(mask).max_by_key(TpcMask::count);
+        let widest = widest.unwrap_or_default();
+        let others = widest.count().saturating_sub(CLUSTER.min(count));
+        widest.without(&widest.lowest(others))
+    }
+
+    /// Returns `count` TPCs of `mask` that spread those `held` further.
     ///
     /// ```text
-    /// chosen = CLUSTER of the GPC with most TPCs
-    /// for turn in 1..: one more of each GPC with fewer than `turn` in `chosen`
-    ///                  in the first turn, all TPCs that lie in no GPC, after these
+    /// chosen = held, and up to CLUSTER of the GPC with most TPCs
+    /// for turn in 1..: one more of each GPC with fewer than `turn` in `chosen`;
+    ///                  at the end of the first turn, the TPCs of no GPC
     /// ```
-    pub fn spread(&self, mask: &TpcMask, count: u32) -> TpcMask {
-        let mask = mask.and(&self.existing);
-        let count = count.min(mask.count());
-        // Of equals the first.
-        let widest = self.gpcs_of(&mask).rev().max_by_key(TpcMask::count);
-        let mut chosen = widest.unwrap_or_default().lowest(CLUSTER.min(count));
-        for turn in 1..=u32::from(self.tpcs_per_gpc).max(1) {
-            for gpc in self.gpcs_of(&mask) {
-                if chosen.count() == count {
-                    return chosen;
-                }
-                let more = u32::from(gpc.and(&chosen).count() < turn);
-                chosen = chosen.or(&gpc.without(&chosen).lowest(more));
-            }
-            let more = count.saturating_sub(chosen.count());
-            let apart = self.apart_of(&mask).without(&chosen).lowest(more);
-            chosen = chosen.or(&apart);
+    pub fn spread_beside(&self, held: &TpcMask, mask: &TpcMask, count: u32) -> TpcMask {
+        let mask = mask.and(&self.existing).without(held);
+        let mut parts = [Part::default(); GPCS_MAX];
+        let gpcs = self.gpcs_of(held).zip(self.gpcs_of(&mask));
+        for (part, (held, free)) in parts.iter_mut().zip(gpcs) {
+            (part.has, part.left) = (held.count(), free.count());
         }
-        chosen
+        let mut missing = count;
+        // Of equals the first.
+        let widest = parts.iter_mut().rev().max_by_key(|part| part.all());
+        if let Some(part) = widest {
+            while part.has < CLUSTER && part.take(&mut missing) {}
+        }
+        let mut apart = TpcMask::EMPTY;
+        for turn in 1..=u32::from(self.tpcs_per_gpc).max(1) {
+            for part in parts.iter_mut().filter(|part| part.has < turn) {
+                part.take(&mut missing);
+            }
+            if turn == 1 {
+                apart = self.apart_of(&mask).lowest(missing);
+                missing = missing.saturating_sub(apart.count());
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        let gpcs = self.gpcs_of(&mask).zip(&parts);
+        gpcs.fold(apart, |all, (gpc, part)| all.or(&gpc.lowest(part.taken)))
     }
 
     /// Returns whether `count` TPCs of `mask` lie in one GPC.

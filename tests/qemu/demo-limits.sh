@@ -92,6 +92,24 @@ settles() {
 	print_launches "$mark" "$2" "$3" "$4"
 }
 
+# tpcs_of LIST: prints the numbers of a list, such as 0-3,9, a line each.
+tpcs_of() {
+	echo "$1" | tr , '\n' | awk -F- '/^[0-9]/ { for (tpc = $1 + 0; tpc <= $NF + 0; tpc++) print tpc }'
+}
+
+# without LIST LIST: prints the first list without the TPCs of the second one.
+without() {
+	{ tpcs_of "$2"; echo; tpcs_of "$1"; } | awk '
+		!/./ { all = 1; next }
+		!all { gone[$1] = 1; next }
+		!($1 in gone) {
+			if (count && $1 == last + 1) { last = $1; next }
+			if (count) printf "%s%s", (last > first ? "-" last : ""), ","
+			printf "%s", $1; first = last = $1; count = 1
+		}
+		END { print (last > first ? "-" last : "") }'
+}
+
 title "9. Limits on launches"
 programs=
 existing=$(cat gpus/0/tpcs.list)
@@ -113,8 +131,9 @@ shown "echo all >left/0/tpc.mask"
 
 say "A quota is lent while its owner is silent, and comes back with its owner:"
 shown "echo 22 >left/0/tpc.quota"
-holds 0-21 left/0/tpc.reserved
-others=$(echo "$existing" | sed 's/^0-/22-/')
+shown "cat left/0/tpc.reserved"
+others=$(without "$existing" "$(cat left/0/tpc.reserved)")
+[ "$(tpcs_of "$others" | wc -l)" -eq $(($(tpcs_of "$existing" | wc -l) - 22)) ] || fail "22 TPCs are not reserved"
 picture=$(fakegpu-record mark)
 settles right 0x6000 " TPCs $others\$" 2
 stop "$left"

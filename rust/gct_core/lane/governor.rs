@@ -83,7 +83,7 @@ pub trait Peers {
     /// Publishes this tenant's turns to its rivals.
     fn publish_sign(&mut self, _sign: Sign) {}
 
-    /// Publishes the number that all TPCs of this tenant's last pieces are below
+    /// Publishes the TPCs that none of this tenant's last pieces had
     /// ([`tide`](crate::policy::tide)).
     fn publish_ebb(&mut self, _ebb: &TpcMask) {}
 }

@@ -57,7 +57,7 @@ fn choose(
 ) -> TpcMask {
     let first = gpu.spread(&granted.and(own), count);
     let more = count.saturating_sub(first.count());
-    first.or(&gpu.spread(&granted.without(own), more))
+    first.or(&gpu.spread_beside(&first, &granted.without(own), more))
 }
 
 /// The sizes of one tenant's launches.

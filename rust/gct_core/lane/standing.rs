@@ -83,7 +83,7 @@ pub struct Activity {
     pub signs: Signs,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
-    /// What none of its last pieces had ([`tide`](crate::policy::tide)).
+    /// The TPCs that none of its last pieces had ([`tide`](crate::policy::tide)).
     pub ebb: TpcMask,
     /// The start of the present request, or of the last one.
     request_since: Ns,

@@ -7,9 +7,9 @@
 //!   tide  the TPCs that any of the last PIECES to 2 * PIECES pieces had; all if one had no size
 //!   ebb   the TPCs that are not in the tide
 //!
-//! A larger size adds TPCs to those of a smaller one ([`Topology::spread`]), so the tide is what
-//! the widest of these pieces had. Others may use the ebb while the tenant works, for work that
-//! holds it for [`HOLD_MAX`] at most ([`tpc`](super::tpc)).
+//! A larger size adds TPCs to those of a smaller one ([`Topology::spread`]), so under the same
+//! grant the tide is what the widest of these pieces had. Others may use the ebb of a tenant's TPCs
+//! while it works, for work that holds them for [`HOLD_MAX`] at most ([`tpc`](super::tpc)).
 //!
 //! [`Topology::spread`]: crate::topology::Topology::spread
 //!

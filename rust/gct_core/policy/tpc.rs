@@ -111,7 +111,7 @@ pub struct Neighbour {
     pub idle: Ns,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
-    /// What none of its last pieces had ([`tide`]).
+    /// The TPCs that none of its last pieces had ([`tide`]).
     pub ebb: TpcMask,
 }
 

@@ -201,6 +201,12 @@ proptest! {
         for tpcs in 1..=CLUSTER.min(part.count()) {
             prop_assert_eq!(gpu.has_together(&part, tpcs), gpu.has_together(&all, tpcs));
         }
+        let (half, rest) = (gpu.spread(&mask, count / 2), count - count / 2);
+        let both = half.or(&gpu.spread_beside(&half, &mask, rest));
+        prop_assert_eq!(both, part, "in two steps");
+        let cluster = gpu.cluster_of(&all, count);
+        prop_assert!(gpu.has_together(&cluster, cluster.count()));
+        prop_assert!(!gpu.has_together(&all, CLUSTER.min(count)) || cluster.count() == CLUSTER.min(count) || gpcs == 0);
         let most = gpu.tpcs_of_gpcs(&part).max().unwrap_or(0).max(CLUSTER);
         let each = gpu.tpcs_of_gpcs(&part).zip(gpu.tpcs_of_gpcs(&all));
         for (has, could) in each {

@@ -185,7 +185,7 @@ pub struct Pulse {
     arrivals: AtomicU64,
     /// The time of its last heartbeat while its work moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
-    /// What none of its last pieces had (`gct_core::policy::tide`): words of a `TpcMask`.
+    /// The TPCs that none of its last pieces had (`gct_core::policy::tide`): words of a `TpcMask`.
     ebb: [AtomicU64; MASK_WORDS],
     /// Its turns: words of `gct_core::policy::share::Sign`.
     at: AtomicU64,
@@ -220,15 +220,15 @@ impl Pulse {
         self.arrivals.store(arrivals, Ordering::Relaxed);
     }
 
-    /// Records what none of its last pieces had.
+    /// Records the TPCs that none of its last pieces had.
     pub fn set_ebb(&self, ebb: &TpcMask) {
         for (word, bits) in self.ebb.iter().zip(ebb.words()) {
             word.store(*bits, Ordering::Relaxed);
         }
     }
 
-    /// Returns what none of its last pieces had. The words of one round may be mixed with those of
-    /// the next.
+    /// Returns the TPCs that none of its last pieces had. The words of one round may be mixed with
+    /// those of the next.
     pub fn ebb(&self) -> TpcMask {
         TpcMask::from_words(self.ebb.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
@@ -314,7 +314,7 @@ impl Peer {
         self.pulse.get().beat_ns()
     }
 
-    /// Returns what none of its last pieces had.
+    /// Returns the TPCs that none of its last pieces had.
     pub fn ebb(&self) -> TpcMask {
         self.pulse.get().ebb()
     }

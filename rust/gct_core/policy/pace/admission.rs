@@ -3,8 +3,8 @@
 //! Decides whether the next piece of a channel joins the work in flight.
 //!
 //! ```text
-//! whole launch   pieces in flight < WHOLE_IN_FLIGHT, or all together end within the target,
-//!                which one without a prediction does not
+//! whole launch   pieces in flight < WHOLE_IN_FLIGHT, or all together end within the target;
+//!                a piece without a prediction counts as long
 //! atom           pieces in flight < in_flight, or < in_flight + run_ahead and no neighbour is near
 //! alone          nothing in flight, or waited for DRAIN_MAX
 //! ```
@@ -77,8 +77,8 @@ impl InFlight {
     }
 }
 
-/// Returns whether a whole launch predicted to take `next` may join the work in flight; 0 is
-/// unknown, as the time of a graph's replay.
+/// Returns whether a whole launch that is predicted to take `next` may join the work in flight. It
+/// is 0 if that is unknown, as of a graph's replay.
 pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
     let ends = || in_flight.predicted + unknown_is_long(next) <= target;
     in_flight.count < WHOLE_IN_FLIGHT || ends()

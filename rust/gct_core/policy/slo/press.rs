@@ -41,8 +41,8 @@ pub fn press(settings: &Settings, level: u8, masks: bool) -> Settings {
     }
 }
 
-/// Returns the TPCs of `allowed` that are left when `taken` quarters of them are taken. One is left
-/// at least.
+/// Returns the TPCs of `allowed` that are left when `taken` quarters of them are taken: one at
+/// least, and as many of one GPC as hold a cluster. A cluster that does not fit would have no mask.
 pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
     if taken == 0 {
         return *allowed;
@@ -50,8 +50,10 @@ pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
     let quarters = u32::from(4u8.saturating_sub(taken));
     let all = allowed.count();
     let left = (all.saturating_mul(quarters) / 4).max(1);
-    // Quotas reserve the first ones.
-    allowed.without(&topology.spread(allowed, all.saturating_sub(left)))
+    let kept = topology.cluster_of(allowed, left);
+    // Quotas under the same mask reserve the first ones of what is spread.
+    let others = allowed.without(&kept);
+    allowed.without(&topology.spread(&others, all.saturating_sub(left)))
 }
 
 #[cfg(test)]
@@ -73,6 +75,10 @@ mod tests {
         let all: std::vec::Vec<_> = all.collect();
         assert_eq!(all, ["0-7", "0-7", "2-7", "4-7", "6-7"].map(list));
         assert_eq!(left(&masked("1-2"), 3), list("2"));
+        // GPCs of 4 TPCs each: a cluster of 8 blocks fits into what is left.
+        let gpcs = Topology::from_words([0xffff, 0, 0, 0, 4 << 16 | 4]);
+        assert_eq!(press(&plain, LEVELS, true).allowed(&gpcs), list("12-15"));
+        assert_eq!(press(&plain, 3, true).allowed(&gpcs), list("6-7,10-15"));
         assert_eq!(left(&masked("3"), LEVELS), list("3"));
         let pressed = press(&masked("0-3"), LEVELS, false);
         assert!(pressed.rank().best_effort && pressed.pressed);

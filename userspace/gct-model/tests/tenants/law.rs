@@ -22,8 +22,8 @@
 //!              + own(T)
 //! forbidden(T) = TPCs reserved for another owner that claims, or for any if T may not steal
 //!              + TPCs usable by a tenant of an earlier rank that claims, or did so LEAST ago
-//!              - those of them, side by side, that are not below the reach that the other has
-//!                shown of its last pieces, if it lends and T may steal
+//!              - those of them, side by side, that the other has shown to be none of its last
+//!                pieces', if it lends and T may steal
 //!              - own(T)
 //! due(T)       = allowed(T)
 //!              - TPCs reserved for another owner, unless it is away for IDLE_TIMEOUT_MAX and T
@@ -151,8 +151,8 @@ pub(crate) struct Facts {
     pub(crate) written: u64,
     pub(crate) pressed: bool,
     pub(crate) slips: bool,
-    /// The TPCs below the reach that it has shown.
-    reach: u64,
+    /// The TPCs that it has shown as those of its last pieces.
+    tide: u64,
     /// Whether it has a seat, as far as it knows, and whether nobody can have taken it since.
     pub(crate) seated: bool,
     pub(crate) is_sure: bool,
@@ -182,7 +182,7 @@ impl Facts {
             written: 0,
             pressed: false,
             slips: false,
-            reach: u64::MAX,
+            tide: u64::MAX,
             seated: false,
             is_sure: false,
             shows_work: false,
@@ -194,10 +194,10 @@ impl Facts {
         }
     }
 
-    /// Records that a round has ended, which showed whether the tenant has work, and the TPCs below
-    /// the reach of its pieces. One that may rest may have shown no work.
-    pub(crate) fn show(&mut self, work: bool, reach: u64, may_rest: bool, now: u64) {
-        self.reach = reach;
+    /// Records that a round has ended, which showed whether the tenant has work, and the TPCs of
+    /// its last pieces. One that may rest may have shown no work.
+    pub(crate) fn show(&mut self, work: bool, tide: u64, may_rest: bool, now: u64) {
+        self.tide = tide;
         match self.works && !work {
             true => self.stopped = Some(now),
             false => self.may_rest = may_rest,
@@ -210,7 +210,7 @@ impl Facts {
     /// Records that the tenant has got a seat, in which it has shown nothing yet.
     pub(crate) fn take_seat(&mut self) {
         (self.shows_work, self.idle_since) = (false, None);
-        self.reach = u64::MAX;
+        self.tide = u64::MAX;
     }
 
     fn rank(&self) -> Rank {
@@ -316,7 +316,7 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
             single &= !other.usable(surely);
         }
         let kept = match mine.steal && other.standing.lends && !by_turns {
-            true => other.reach,
+            true => other.tide,
             false => u64::MAX,
         };
         if !mine.steal || other.claims(now) {
