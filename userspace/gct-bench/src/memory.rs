@@ -47,8 +47,9 @@ const KINDS: [(&str, &str); 3] = [
 const LEARNS: &str = "train";
 /// `gmem.limit` in percent of the memory that the program takes natively.
 const PARTS: [u64; 3] = [40, 60, 90];
-/// Seconds, and native steps, until places have settled, for the most part.
-const SETTLE: f64 = 8.0;
+/// Seconds, and native steps, until places have settled, for the most part: what has moved rests
+/// for 10 s (`gct_core::policy::placement`).
+const SETTLE: f64 = 16.0;
 const SETTLE_STEPS: f64 = 20.0;
 /// Time limit beyond a window. A step may take seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
