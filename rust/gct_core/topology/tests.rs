@@ -206,7 +206,8 @@ proptest! {
         prop_assert_eq!(both, part, "in two steps");
         let cluster = gpu.cluster_of(&all, count);
         prop_assert!(gpu.has_together(&cluster, cluster.count()));
-        prop_assert!(!gpu.has_together(&all, CLUSTER.min(count)) || cluster.count() == CLUSTER.min(count) || gpcs == 0);
+        let widest = gpu.tpcs_of_gpcs(&all).max().unwrap_or(0);
+        prop_assert_eq!(cluster.count(), widest.min(CLUSTER).min(count));
         let most = gpu.tpcs_of_gpcs(&part).max().unwrap_or(0).max(CLUSTER);
         let each = gpu.tpcs_of_gpcs(&part).zip(gpu.tpcs_of_gpcs(&all));
         for (has, could) in each {
