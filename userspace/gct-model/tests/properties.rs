@@ -218,7 +218,7 @@ fn few_orders(seed: u64) -> impl Iterator<Item = Order> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(60), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(60), max_global_rejects: 20 * cases(60), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn split_and_masked_launches_keep_their_effects(
@@ -404,7 +404,7 @@ fn captures_keep_their_effects_however_they_are_split() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(60), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(60), max_global_rejects: 20 * cases(60), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Checks that a tenant that writes garbage, a damaged capture, gets the same garbage.
     #[test]
