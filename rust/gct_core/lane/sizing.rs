@@ -68,7 +68,7 @@ pub(super) struct Sizing<S: Storage> {
     next: Option<(Kernel, Size)>,
     /// What the masks of its nodes are, if it is a replay.
     patched: Patched,
-    /// What the last releases had.
+    /// The TPCs that the last releases had.
     tide: Tide,
     /// The TPCs without a size, and other widths of nodes.
     most: u32,

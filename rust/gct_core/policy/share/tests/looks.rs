@@ -143,19 +143,23 @@ fn who_resumes_begins_at_the_clock_at_most() {
     assert!(seen.turns.at().ahead_of(zero) < MS);
 }
 
+/// Creates a rival with which a process takes turns.
+fn competitor() -> Rival {
+    Rival::new(Relation {
+        competes: true,
+        ..Relation::default()
+    })
+}
+
 /// Checks one that is 10 s of virtual time ahead of a rival when that goes, or when it comes back.
 #[test]
 fn a_debt_delays_nobody_who_is_alone() {
     let share = weight(1);
-    let competes = Relation {
-        competes: true,
-        ..Relation::default()
-    };
     let contends = Sign {
         contends_until: Ns::MAX,
         ..Sign::default()
     };
-    let (mut turns, mut rivals) = (Turns::default(), [Rival::new(competes)]);
+    let (mut turns, mut rivals) = (Turns::default(), [competitor()]);
     let mut look = |turns: &mut Turns, at: u64, sign: Sign| {
         let now = MS * (1_000 + at);
         rivals[0].see(sign, true, now);
@@ -180,12 +184,8 @@ fn a_debt_delays_nobody_who_is_alone() {
 #[test]
 fn a_pause_may_begin_within_the_round_of_who_looks() {
     let share = weight(1);
-    let competes = Relation {
-        competes: true,
-        ..Relation::default()
-    };
     for (later, counts) in [(HANDOVER, true), (HANDOVER + Ns(1), false)] {
-        let (mut turns, mut rivals) = (Turns::default(), [Rival::new(competes)]);
+        let (mut turns, mut rivals) = (Turns::default(), [competitor()]);
         let mut look = |turns: &mut Turns, now: Ns, sign: Sign, busy: bool| {
             rivals[0].see(sign, busy, now);
             turns.look(&share, &mut rivals, now);
