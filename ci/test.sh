@@ -110,13 +110,26 @@ else
 	wait
 fi
 
+# Prints the failures of a log, each test with the remarks that stand around its result.
+failures_in() {
+	awk '
+		{ text = $0; sub(/^ *\| */, "", text) }
+		text ~ /^# / { remarks[++count] = $0; if (after-- > 0) print; next }
+		text ~ /^not ok / {
+			for (at = count > 8 ? count - 7 : 1; at <= count; at++) print remarks[at]
+			print; after = 1
+		}
+		text !~ /^not ok / { after = 0 }
+		/^FAILED |^gct-vm: [^0-9]|^error/ { print }
+		{ count = 0 }
+	' "$1"
+}
+
 # Again at the end, where whoever looks at a long log looks first.
 show_failures() {
 	local job
 	for job in "${jobs[@]}"; do
-		[ -e "$outputs/$job.log" ] || continue
-		{ grep -E '^FAILED |(^|\| *)not ok |^gct-vm: [^0-9]|^error' "$outputs/$job.log" || true; } |
-			sed "s/^/$job: /"
+		[ ! -e "$outputs/$job.log" ] || failures_in "$outputs/$job.log" | sed "s/^/$job: /"
 	done
 }
 
