@@ -76,9 +76,10 @@ fn sleeps() -> Outcome {
     })
 }
 
-/// A submission that the worker does not hear takes longer with a probability of nine in ten: the
-/// worker looks once a second.
-const UNHEARD: Duration = Duration::from_millis(100);
+/// A submission that the worker does not hear takes longer with a probability of three in four: the
+/// worker looks once a second. One that is heard takes up to 0.1 s where the host shares its
+/// processors out by quotas.
+const UNHEARD: Duration = Duration::from_millis(250);
 
 fn wakes() -> Outcome {
     as_member(|_| {
@@ -86,11 +87,11 @@ fn wakes() -> Outcome {
         let mut queue = queue(&session)?;
         undisturbed(|| {
             let mut rounds = Vec::new();
-            for round in 1..=6 {
+            for round in 1..=10 {
                 is_asleep()?;
                 rounds.push(time(&mut queue, round)?);
             }
-            few_are_late(&rounds, UNHEARD, 2)
+            few_are_late(&rounds, UNHEARD, 3)
         })
     })
 }
@@ -110,11 +111,11 @@ fn unheard() -> Outcome {
         println!("# first {} us", time(&mut queue, 1)?.as_micros());
         undisturbed(|| {
             let mut rounds = Vec::new();
-            for round in 2..=5 {
+            for round in 2..=9 {
                 sleep(Duration::from_millis(300));
                 rounds.push(time(&mut queue, round)?);
             }
-            few_are_late(&rounds, UNHEARD, 1)
+            few_are_late(&rounds, UNHEARD, 2)
         })?;
         // It is heard again by the one that the worker knows.
         drop(queue.ring_by(followed));
@@ -301,7 +302,7 @@ fn hostile() -> Outcome {
                 rounds.push(time(&mut queue, round)?);
                 sleep(Duration::from_millis(u64::from(round % 30)));
             }
-            few_are_late(&rounds, 3 * UNHEARD, 5)
+            few_are_late(&rounds, UNHEARD, 5)
         })?;
         parent.step()?;
         is_asleep()?;
