@@ -322,7 +322,7 @@ impl<S: Storage> Company<S> {
 
     fn add_neighbour(&mut self, at: usize, member: &Member) {
         let is_sibling = member.owner == self.owner;
-        let Some(standing) = member.standing.beside(&self.standing, is_sibling) else {
+        let Some(standing) = member.standing.beside(self.rank(), is_sibling) else {
             return;
         };
         let slot = self.seats.slots.get_mut(self.count);

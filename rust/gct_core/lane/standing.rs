@@ -29,14 +29,14 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Returns the limits as another tenant must regard them. Tenants of the same owner share its
-    /// reserved TPCs, so only TPCs reserved for one of them alone and their ranks count. Returns
-    /// `None` if neither differs.
-    pub fn beside(&self, other: &Self, is_sibling: bool) -> Option<Self> {
+    /// Returns the limits as another tenant, of this rank, must regard them. Tenants of the same
+    /// owner share its reserved TPCs, so only TPCs reserved for one of them alone and their ranks
+    /// count. Returns `None` if neither differs.
+    pub fn beside(&self, rank: Rank, is_sibling: bool) -> Option<Self> {
         if !is_sibling {
             return Some(*self);
         }
-        let differs = !self.alone.is_empty() || self.rank != other.rank;
+        let differs = !self.alone.is_empty() || self.rank != rank;
         let own = self.alone;
         differs.then_some(Self { own, ..*self })
     }

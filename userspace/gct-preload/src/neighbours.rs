@@ -134,7 +134,7 @@ impl GpuPeers {
             let slot = slot(peer.slot, peer.user);
             let beside = |slot: Slot| {
                 let is_sibling = slot.tenant == mine.tenant;
-                standing(&slot).beside(&standing(&mine), is_sibling)
+                standing(&slot).beside(standing(&mine).rank, is_sibling)
             };
             self.standings.push(slot.and_then(beside));
         }

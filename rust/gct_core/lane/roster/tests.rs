@@ -314,6 +314,22 @@ fn siblings_take_turns_with_the_slots_of_their_owner() {
     assert!(!never.contains(&true), "{never:?}");
 }
 
+/// A process without a slot yields to the processes of its owner that have one.
+#[test]
+fn who_is_not_seen_yields_to_its_siblings() {
+    let mut roster = roster();
+    let mut all: Vec<_> = (0..=MEMBERS_MAX / 2)
+        .map(|_| member(&mut roster, 1, standing("0-3", 8)))
+        .collect();
+    let now = Ns(1000 * MS);
+    let mut hidden = all.pop().unwrap();
+    assert_eq!(hidden.seat, None);
+    assert_eq!(granted(&roster, &mut hidden, now), list("0-9"));
+    show(&mut roster, &mut all[0], true, now);
+    assert!(granted(&roster, &mut hidden, now).is_empty());
+    assert_eq!(granted(&roster, &mut all[1], now), list("0-9"));
+}
+
 /// One that waits first and dies does not keep the others waiting.
 #[test]
 fn who_waits_first_and_is_gone_is_not_waited_for() {

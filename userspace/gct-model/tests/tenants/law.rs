@@ -8,6 +8,7 @@
 //!   seated    has a place in the roster, so that others see it
 //!   claims    is seated, its last round showed work, it was alive within BEAT_MAX, and it may not
 //!             rest
+//!   in flight what the GPU has to run; not the rest of a split launch
 //!   may rest  has a duty cycle; or has work, none in flight, and no TPC but reserved ones
 //!   LEAST, MOST  how long a tenant waits behind an earlier rank that has shown no work any more:
 //!             SWITCHES by turns, PAUSE_MIN to PRESENT_MAX side by side
@@ -288,17 +289,18 @@ pub(crate) fn piece(all: &[Facts], me: usize, by_turns: bool, now: u64) -> Piece
     };
     let mine = &all[me];
     let seated = || all.iter().filter(|other| other.seated);
-    // Who has lost its seat, and does not know yet, may not be seen any more.
     let reserved = seated().fold(0, |all, other| all | other.own());
-    let surely = seated().filter(|other| other.is_sure);
+    // Who has lost its seat, and does not know yet, may not be seen any more. A sibling may have a
+    // quota that was taken away since it looked.
+    let surely = seated().filter(|other| other.is_sure && other.owner != mine.owner);
     let surely = surely.fold(0, |all, other| all | other.own());
     let (mut forbidden, mut unreserved, mut single) = (0, mine.allowed(), mine.written);
     let mut outranked = 0;
     let mut order = None;
     for (at, other) in (0..).zip(all).filter(|(_, other)| other.seated) {
         let is_sibling = other.owner == mine.owner;
-        // Their ranks differ until each has looked.
-        if is_sibling && other.standing.rank == mine.standing.rank {
+        // Their ranks differ until each has looked, and while one has no seat.
+        if is_sibling && other.standing.rank == mine.rank() {
             continue;
         }
         let own = match is_sibling {

@@ -56,6 +56,8 @@ pub(crate) struct Tenant {
     machine: Machine<Ram>,
     /// The next run of the machine that was not looked at.
     seen: usize,
+    /// Runs with blocks that have begun and not ended.
+    running: u32,
     /// Launches submitted and ended so far.
     pub(crate) submitted: u32,
     pub(crate) ended: u32,
@@ -131,6 +133,7 @@ impl Tenant {
             machine: Machine::new(ram.clone(), config),
             ram,
             seen: 0,
+            running: 0,
             submitted: 0,
             ended: 0,
             launches: VecDeque::new(),
@@ -223,6 +226,11 @@ impl Tenant {
         self.submitted > self.ended
     }
 
+    /// Returns whether it has work of which the GPU has nothing to run.
+    pub(crate) fn is_held(&self) -> bool {
+        self.has_work() && self.running == 0
+    }
+
     /// Has the hardware do all that takes no time. Returns the runs with blocks that have begun.
     pub(crate) fn step(&mut self) -> Vec<usize> {
         let mut grids = Vec::new();
@@ -238,7 +246,10 @@ impl Tenant {
                 match self.machine.report().runs[run].count() {
                     // A join.
                     0 => self.finish(run),
-                    _ => grids.push(run),
+                    _ => {
+                        self.running += 1;
+                        grids.push(run);
+                    }
                 }
             }
         }
@@ -251,8 +262,9 @@ impl Tenant {
 
     /// Records that the blocks of a run have ended.
     pub(crate) fn finish(&mut self, run: usize) {
-        let descriptor = self.machine.report().runs[run].qmd;
-        self.pieces.remove(&descriptor);
+        let ended = &self.machine.report().runs[run];
+        self.running -= u32::from(ended.count() > 0);
+        self.pieces.remove(&ended.qmd);
         self.machine.finish(run);
     }
 

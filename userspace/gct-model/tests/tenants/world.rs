@@ -531,7 +531,7 @@ impl World {
         let process = &mut self.processes[at];
         let shows = process.tenant.is_unfinished() && !frozen;
         let [ebb, ..] = *process.tenant.governor.ebb().words();
-        let held = process.tenant.has_work() && process.tenant.pieces.is_empty();
+        let held = process.tenant.is_held();
         let may_rest = has_cycle || (held && piece.unreserved == 0);
         self.facts[at].show(shows, !ebb, may_rest, now);
         if !held {
