@@ -78,7 +78,7 @@ pub struct Object {
     pub(crate) charged: Amount,
     /// Its neighbours among the aliases of its resource.
     aliases: Aliases,
-    /// Whether it is an alias that RM may still refuse.
+    /// Whether it is an alias that RM may still refuse, or memory whose size RM has still to tell.
     pub(crate) unconfirmed: bool,
     /// Whether no pool has `charged` yet: it succeeds an alias of another owner, and is
     /// unconfirmed.

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct, workqueue_struct};
 
-pub const GCT_ABI_VERSION: u32 = 17;
+pub const GCT_ABI_VERSION: u32 = 18;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -151,9 +151,9 @@ unsafe extern "C" {
         index: u32,
         client: u32,
         object: u32,
-        keeper: u32,
-        kept: u32,
-    );
+        bytes: u64,
+    ) -> kernel::ffi::c_int;
+    pub fn gct_memory_size(file: *mut kernel::ffi::c_void, index: u32, keeper: u32, kept: u32);
     pub fn gct_ioctl_enter(
         file: *mut kernel::ffi::c_void,
         escape: u32,

@@ -24,7 +24,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // gct.h and gct_helpers.h assert the same numbers in C.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 17);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 18);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -55,6 +55,7 @@ check_signatures!(
     gct_file_open,
     gct_file_close,
     gct_memory_kept,
+    gct_memory_size,
     gct_ioctl_enter,
     gct_ioctl_leave,
     gct_debugfs_show,
@@ -217,7 +218,7 @@ fn as_token(file: Option<FileId>) -> *mut c_void {
         .map_or(ptr::null_mut(), ptr::without_provenance_mut)
 }
 
-/// Charges memory that a dma-buf keeps.
+/// Follows memory that a dma-buf keeps. Returns 0 if the driver may keep it.
 ///
 /// # Safety
 ///
@@ -230,23 +231,46 @@ unsafe extern "C" fn gct_memory_kept(
     index: u32,
     client: u32,
     object: u32,
-    keeper: u32,
-    kept: u32,
-) {
+    bytes: u64,
+) -> c_int {
     // SAFETY: the caller's contract; null is handled.
     let (Some(file), Some(glue)) = (unsafe { file.as_mut() }, glue()) else {
-        return;
+        return 0;
     };
     if file.is_null() {
-        *file = as_token(hooks::file_open(&glue).unwrap_or(None));
+        match hooks::file_open(&glue) {
+            Ok(opened) => *file = as_token(opened),
+            Err(errno) => return errno,
+        }
     }
-    if let Some(into) = token(*file) {
+    let Some(into) = token(*file) else {
+        return 0;
+    };
+    let shared = Shared {
+        index,
+        object,
+        parent: 0,
+    };
+    match hooks::memory_kept(&glue, into, gpu_id, client, &shared, bytes) {
+        true => 0,
+        false => errno(Error::NoSpace),
+    }
+}
+
+/// Charges memory that a dma-buf keeps with its size.
+///
+/// # Safety
+///
+/// Any token and any numbers are valid.
+#[no_mangle]
+unsafe extern "C" fn gct_memory_size(file: *mut c_void, index: u32, keeper: u32, kept: u32) {
+    if let (Some(glue), Some(into)) = (glue(), token(file)) {
         let shared = Shared {
             index,
-            object,
+            object: 0,
             parent: 0,
         };
-        hooks::memory_kept(&glue, into, gpu_id, client, &shared, (keeper, kept));
+        hooks::memory_size(&glue, into, &shared, (keeper, kept));
     }
 }
 

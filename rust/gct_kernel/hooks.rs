@@ -17,6 +17,7 @@ use gct_core::owned::can_own;
 use gct_core::rmapi::{Handle, Shared};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
+use gct_core::units::Bytes;
 use kernel::error::code::{ENFILE, ENOMEM};
 use kernel::ffi::c_int;
 use kernel::sync::ArcBorrow;
@@ -185,22 +186,36 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     }
 }
 
-/// Charges memory that the driver keeps for a dma-buf, by the duplicate `kept` in its client
-/// `keeper`.
+/// Follows memory that the driver keeps for a dma-buf. Returns whether the driver may keep it: it
+/// must not if it cannot be followed and its exporter is under a limit.
 pub(crate) fn memory_kept(
     glue: &ArcBorrow<'_, Glue>,
     into: FileId,
     gpu_id: u32,
     client: Handle,
     shared: &Shared,
-    (keeper, kept): (Handle, Handle),
-) {
-    // Ask about the duplicate: the owner may have freed its object meanwhile.
-    let bytes = rm::memory_bytes(keeper, kept).unwrap_or(0);
+    bytes: u64,
+) -> bool {
     let outcome = with(glue, |state| {
         state.kept(client, shared, into, gpu_id, bytes)
     });
-    count_refusal(glue, outcome);
+    count_refusal(glue, outcome).is_some() || !glue.binds_file(into)
+}
+
+/// Charges memory of a dma-buf with its size, unless it is charged by another name. The driver
+/// keeps it by the duplicate `kept` in its client `keeper`.
+pub(crate) fn memory_size(
+    glue: &Glue,
+    into: FileId,
+    shared: &Shared,
+    (keeper, kept): (Handle, Handle),
+) {
+    if !glue.locked(|state| state.lacks_bytes(shared, into)) {
+        return;
+    }
+    if let Some(bytes) = rm::memory_bytes(keeper, kept) {
+        glue.locked(|state| state.kept_bytes(shared, into, Bytes(bytes)));
+    }
 }
 
 /// Follows a fork. Returns whether the child, which does not run yet, may run. Must not sleep.

@@ -412,7 +412,7 @@ fn follow_others(
                 follow_shared(glue, file, call, share, served);
             }
             let end = |state: &mut State<'_>| {
-                state.imports_end(file, entered.ticket);
+                state.share_ends(file, entered.ticket);
                 Ok(())
             };
             count_refusal(glue, with(glue, end));
@@ -479,17 +479,35 @@ fn follow_shared(
             break;
         };
         if share.exports() {
-            let Some(into) = served.file else { break };
-            let exported = with(glue, |state| {
-                state.exported(file, call.client, &shared, into)
-            });
-            count_refusal(glue, exported);
+            follow_export(glue, file, call.client, &shared, served.file);
         } else if let Some(imported) = imported(glue, file, call.client, shared.object) {
             let followed = with(glue, |state| {
                 state.imported(file, call.client, &shared, served.file, &imported)
             });
             count_refusal(glue, followed);
         }
+    }
+}
+
+/// Follows an object that a control has exported to the file `into`; `None` is one that is not
+/// followed. The resource manager keeps it in any case, so it is charged without a name if it gets
+/// none.
+fn follow_export(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    client: Handle,
+    shared: &Shared,
+    into: Option<FileId>,
+) {
+    let named = match into {
+        Some(into) => with(glue, |state| state.exported(file, client, shared, into)),
+        None => Err(Error::Gone),
+    };
+    if count_refusal(glue, named).is_none() {
+        let charged = with(glue, |state| {
+            state.exported_unnamed(file, client, shared, into)
+        });
+        count_refusal(glue, charged);
     }
 }
 

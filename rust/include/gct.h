@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 17
+#define GCT_ABI_VERSION 18
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -133,15 +133,24 @@ int gct_file_open(void **file);
 void gct_file_close(void *file);
 
 /*
- * Reports that a dma-buf keeps an object of a tenant alive: the driver's client
- * @keeper has @kept, a duplicate of @client's @object on the GPU @gpu_id. @index
- * counts the objects of one dma-buf. *@file is the dma-buf's token; it is made here
- * if it is NULL. The driver passes it to gct_file_close() when it has freed all
- * duplicates. Context: process, current exports; may sleep; no lock of the resource
- * manager is held.
+ * Reports that the driver has dup'ed a tenant's memory for a dma-buf: @bytes or more of
+ * @client's @object on the GPU @gpu_id. @index counts the objects of one dma-buf.
+ * *@file is the dma-buf's token; it is made here if it is NULL. The driver passes it to
+ * gct_file_close() when it has freed all duplicates. Returns 0, or a negative errno with
+ * which the driver must free the duplicate and fail: it cannot be followed, and its
+ * exporter is under a limit. Context: process, current exports; may sleep. The driver
+ * has held the resource manager's API lock since before the dup, so that no object is
+ * made or freed; no call of the resource manager is possible.
  */
-void gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t client,
-		     uint32_t object, uint32_t keeper, uint32_t kept);
+int gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t client,
+		    uint32_t object, uint64_t bytes);
+
+/*
+ * Reports the name of what gct_memory_kept() was told: the driver's client @keeper has
+ * the duplicate @kept. gctgroup asks the resource manager for its size where it has no
+ * other name. Context: process, may sleep; no lock of the resource manager is held.
+ */
+void gct_memory_size(void *file, uint32_t index, uint32_t keeper, uint32_t kept);
 
 /*
  * Report an ioctl just before and just after the resource manager runs it. The

@@ -107,7 +107,7 @@ impl State<'_> {
         let (home, hidden, handle) = match call.action {
             Action::Control(_) => return Ok(Ticket::NONE),
             Action::Alloc { class, .. } => return self.reserve_for_alloc(file, call, class),
-            Action::Share(share, _) => return self.reserve_for_imports(file, call, share),
+            Action::Share(share, _) => return self.reserve_for_share(file, call, share),
             Action::Free => {
                 let Some(key) = self.find(file, call) else {
                     return Ok(Ticket::NONE);
@@ -154,15 +154,15 @@ impl State<'_> {
         })
     }
 
-    /// Reserves room for the objects that a control may import.
-    fn reserve_for_imports(
+    /// Reserves room for the objects that a control may import, or for the charge of its exports.
+    fn reserve_for_share(
         &mut self,
         file: FileId,
         call: &Call,
         share: Share,
     ) -> Result<Ticket, Error> {
-        let reserved = share.imports_max();
-        if reserved == 0 || self.objects.space(file, call.client).is_none() {
+        let reserved = share.reserved_objects();
+        if self.objects.space(file, call.client).is_none() {
             return Ok(Ticket::NONE);
         }
         let places = reserved.min(self.gpus.len());
@@ -191,7 +191,7 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
-        // Each import uses up one reserved object, until `imports_end`.
+        // Each import uses up one reserved object, until `share_ends`.
         if !matches!(call.action, Action::Share(..)) {
             self.release_reserved(file, ticket.reserved);
         }

@@ -6,14 +6,22 @@
 use super::Ticket;
 use crate::account::Amount;
 use crate::error::Error;
-use crate::ids::{FileId, ProcKey};
+use crate::ids::{FileId, GpuId, ProcKey};
+use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::control::{Status, NOT_SUPPORTED};
 use crate::rmapi::{Action, Call, Class, Handle, Overrides, Shared, INSUFFICIENT_RESOURCES};
 use crate::state::State;
+use crate::units::{Bytes, Sat};
 
 /// Maximum number of objects that one call of [`State::next_channel`] visits.
 const STEPS_MAX: usize = 256;
+
+/// The lowest handle of [`unnamed_key`]. It is above all indices.
+const UNNAMED: Handle = 1 << 31;
+
+/// Bits of a GPU's number in such a handle. They leave it below `RS_CLIENT_HANDLE_BASE`.
+const UNNAMED_BITS: u64 = 0x3fff_ffff;
 
 /// An object of a client, in a walk over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,12 +208,61 @@ impl State<'_> {
         Ok(Some((proc, key)))
     }
 
-    /// Adds memory that the driver has dup'ed for a dma-buf, which is file `into` here. If the
-    /// source is gone, the memory is charged with the size that RM reports.
+    /// Charges what an export keeps without an alias: [`State::exported`] has failed, or RM's file
+    /// is not tracked (`None`). The charge is one of its own, beside that of the aliases, and stays
+    /// until the file is closed; without a tracked file, until the exporter's is.
+    ///
+    /// A file has at most one object for this on each GPU. So it may exceed the share of its owner.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the alias is not tracked.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`], if the ioctl has reserved no room: nothing is
+    /// charged.
+    pub fn exported_unnamed(
+        &mut self,
+        file: FileId,
+        client: Handle,
+        shared: &Shared,
+        into: Option<FileId>,
+    ) -> Result<(), Error> {
+        let holder = into.unwrap_or(file);
+        let Some(proc) = self.proc_of_file(holder) else {
+            return Ok(());
+        };
+        if into.is_some() {
+            // RM has replaced what was there.
+            self.free(proc, exported_key(holder, shared));
+        }
+        let known = self.key_of(file, client, shared.object);
+        let known = known.filter(|_| shared.object != 0);
+        let charged = known.and_then(|known| self.charged_alias(known));
+        let charged = charged.and_then(|thing| Some((thing.gpu?, thing.charged.memory)));
+        let Some((gpu, bytes)) = charged.filter(|(_, bytes)| *bytes > Bytes(0)) else {
+            return Ok(());
+        };
+        let key = unnamed_key(holder, gpu);
+        if self.objects.get(key).is_none() {
+            if !self.use_reserved(file) {
+                self.objects.reserve((*self.reserved_objects + Sat(1)).0)?;
+                self.reserve_charge()?;
+            }
+            let mut object = Object::new(holder, Class::DeviceMemory);
+            object.gpu = Some(gpu);
+            self.objects.add(key, object)?;
+            self.count_objects_of(holder);
+        }
+        self.charge_more(proc, key, bytes);
+        Ok(())
+    }
+
+    /// Adds memory that the driver has dup'ed for a dma-buf, which is file `into` here. Until this
+    /// returns, the driver holds off all that makes and frees RM's objects. So what has the
+    /// source's handle here is what was dup'ed. If nothing has, or it has the maximum of aliases,
+    /// the memory gets a charge of its own: `bytes`, until [`State::kept_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the memory is not tracked.
     pub fn kept(
         &mut self,
         client: Handle,
@@ -217,16 +274,71 @@ impl State<'_> {
         let Some((proc, key)) = self.place_in_file(into, shared)? else {
             return Ok(());
         };
-        if let Some(known) = self.key_of_source(client, shared.object) {
+        let known = self.key_of_source(client, shared.object);
+        let known = known.filter(|known| self.objects.check_alias_limit(*known).is_ok());
+        if let Some(known) = known {
             return self.name_in_file(known, key, into);
         }
         let mut object = Object::new(into, Class::DeviceMemory);
         object.gpu = self.gpu_or_only(Some(u64::from(gpu_id)));
+        object.unconfirmed = true;
         let amount = Amount::of_object(object.class, bytes);
         object.charged = self.charge(proc, object.gpu, amount);
         self.objects.add(key, object)?;
         self.count_objects_of(into);
         Ok(())
+    }
+
+    /// Returns whether memory of a dma-buf is charged for itself, and [`State::kept_bytes`] has not
+    /// told its size.
+    pub fn lacks_bytes(&self, shared: &Shared, into: FileId) -> bool {
+        let object = self.objects.get(exported_key(into, shared));
+        object.is_some_and(|object| object.unconfirmed)
+    }
+
+    /// Sets the charge of memory that is charged for itself to the size that RM reports.
+    pub fn kept_bytes(&mut self, shared: &Shared, into: FileId, bytes: Bytes) {
+        let key = exported_key(into, shared);
+        let object = self.objects.get(key).copied();
+        let object = object.filter(|object| object.unconfirmed);
+        let Some((proc, object)) = self.proc_of_file(into).zip(object) else {
+            return;
+        };
+        let was = object.charged.memory;
+        if bytes > was {
+            // Its pool exists, unless nothing is charged because no GPU is known.
+            self.charge_more(proc, key, bytes - was);
+        } else {
+            let less = Amount::of_object(object.class, (was - bytes).get());
+            self.uncharge_part(proc, &object, less);
+        }
+        if let Some(object) = self.objects.get_mut(key) {
+            object.charged.memory = object.charged.memory.min(bytes);
+            object.unconfirmed = false;
+        }
+    }
+
+    /// Adds device memory to what an object is charged for.
+    fn charge_more(&mut self, proc: ProcKey, key: ObjectKey, bytes: Bytes) {
+        let gpu = self.objects.get(key).and_then(|object| object.gpu);
+        let more = Amount::of_object(Class::DeviceMemory, bytes.get());
+        let charged = self.charge(proc, gpu, more).memory;
+        if let Some(object) = self.objects.get_mut(key) {
+            object.charged.memory += charged;
+        }
+    }
+
+    /// Returns the alias that is charged for an object's resource.
+    fn charged_alias(&self, known: ObjectKey) -> Option<&Object> {
+        let mut at = known;
+        for _ in 0..limits::ALIASES_MAX {
+            let object = self.objects.get(at)?;
+            if object.charged != Amount::ZERO {
+                return Some(object);
+            }
+            at = self.objects.next_alias(at);
+        }
+        None
     }
 
     /// Adds an alias in a file. The caller has reserved room.
@@ -247,7 +359,8 @@ impl State<'_> {
     }
 
     /// Adds an object that a client has imported from a file. It is an alias of what `from` keeps.
-    /// If that is not tracked, the client's process is charged for `imported`.
+    /// If that is not tracked, or has the maximum of aliases, the client's process is charged for
+    /// `imported`.
     ///
     /// # Errors
     ///
@@ -281,6 +394,7 @@ impl State<'_> {
             shared.parent
         };
         let known = from.map(|from| exported_key(from, shared));
+        let known = known.filter(|known| self.objects.check_alias_limit(*known).is_ok());
         if let Some((known, thing)) = known.and_then(|key| Some((key, self.objects.get(key)?))) {
             (object.class, object.gpu) = (thing.class, thing.gpu);
             self.name(known, key, object)?;
@@ -297,8 +411,9 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Ends a control that imports, and returns the reserved objects that it did not use.
-    pub fn imports_end(&mut self, file: FileId, ticket: Ticket) {
+    /// Ends a control that exports or imports, and returns the reserved objects that it did not
+    /// use.
+    pub fn share_ends(&mut self, file: FileId, ticket: Ticket) {
         self.release_reserved(file, ticket.reserved);
     }
 
@@ -326,4 +441,10 @@ impl State<'_> {
 /// (`RS_CLIENT_HANDLE_BASE`).
 fn exported_key(file: FileId, shared: &Shared) -> ObjectKey {
     ObjectKey::new(file.raw(), shared.index.saturating_add(1))
+}
+
+/// Returns the key of the object with which a file is charged for what it keeps without an alias.
+fn unnamed_key(file: FileId, gpu: GpuId) -> ObjectKey {
+    let low = u32::try_from(gpu.0 & UNNAMED_BITS).unwrap_or(0);
+    ObjectKey::new(file.raw(), UNNAMED | low)
 }

@@ -63,13 +63,13 @@ impl Share {
         matches!(self, Self::ExportOne | Self::ExportMany)
     }
 
-    /// Returns the largest number of objects that it imports.
-    pub const fn imports_max(self) -> usize {
+    /// Returns the number of objects for which room is reserved: all that it can import. An export
+    /// needs one, for the charge of what gets no name in the file.
+    pub const fn reserved_objects(self) -> usize {
         match self {
-            Self::ImportOne => 1,
+            Self::ImportOne | Self::ExportOne | Self::ExportMany => 1,
             // CAST: 128.
             Self::ImportMany => nv::NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS as usize,
-            Self::ExportOne | Self::ExportMany => 0,
         }
     }
 

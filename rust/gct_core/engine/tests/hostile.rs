@@ -2,6 +2,7 @@
 
 //! Tests tenants that lie: only their own account, limits and objects may change.
 
+mod exports;
 mod sharers;
 mod shares;
 

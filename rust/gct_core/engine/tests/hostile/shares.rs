@@ -316,7 +316,7 @@ fn reserved_imports_can_be_tracked() {
         );
         assert_eq!(imported, Ok(()), "{index}");
     }
-    state.imports_end(theirs, ticket);
+    state.share_ends(theirs, ticket);
     assert_eq!(
         (*state.reserved_objects, *state.reserving_files),
         (Sat(0), Sat(0))

@@ -5,7 +5,7 @@
 use crate::gpus::{me, session, ENGINE};
 use crate::tree::{eventually, usage};
 use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
-use rm_client::{numbers, Control, Error, Handle, Memory};
+use rm_client::{numbers, Control, Error, Gpu, Handle, Memory};
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -13,9 +13,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_import_that_failed", imported_read_only),
     ("hostile_exports_by_place", exported_by_place),
     ("hostile_dma_buf_keeps_what_is_freed", dma_buf),
+    ("hostile_export_beyond_the_names", exported_beyond_names),
+    ("hostile_dma_buf_beyond_the_names", dma_buf_beyond_names),
 ];
 
 const MEGABYTE: u64 = 1 << 20;
+
+/// Names that an object may have, `ALIASES_MAX` of gct_core.
+const NAMES: usize = 1024;
 
 /// Returns the device memory charged to this process.
 fn memory() -> Result<Option<u64>, Stop> {
@@ -103,6 +108,68 @@ fn dma_buf() -> Outcome {
     gpu.client().free(held)?;
     let more = memory()?.map(|now| now.saturating_sub(16 * MEGABYTE));
     same("in the dma-buf", more, before)?;
+    drop(buffer);
+    eventually("closed", &before, memory)
+}
+
+/// Returns the device memory charged to this process, less some.
+fn memory_less(megabytes: u64) -> Result<Option<u64>, Stop> {
+    Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)))
+}
+
+/// Adds further names to an object, as many as it may have. Returns all of them.
+fn all_names(gpu: &Gpu, object: Handle) -> Result<Vec<Handle>, Stop> {
+    let client = gpu.client();
+    let mut names = vec![object];
+    while names.len() < NAMES {
+        names.push(client.dup(gpu.device(), client, object).during("dup")?);
+    }
+    Ok(names)
+}
+
+/// Checks that memory which cannot get a name in a file stays charged until the file is closed.
+fn exported_beyond_names() -> Outcome {
+    let session = session(0)?;
+    session.group(ENGINE)?;
+    let gpu = session.gpu();
+    eventually("directory", &true, || Ok(memory()?.is_some()))?;
+    let before = memory()?;
+    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
+    let names = all_names(gpu, held)?;
+    same("names", memory_less(16)?, before)?;
+    let file = Control::open()?;
+    gpu.client()
+        .export(gpu.device(), held, &file)
+        .during("export")?;
+    same("the names and the file", memory_less(32)?, before)?;
+    for name in names {
+        gpu.client().free(name)?;
+    }
+    same("in the file", memory_less(16)?, before)?;
+    drop(file);
+    eventually("closed", &before, memory)
+}
+
+/// Checks the same of a dma-buf. All of the memory is charged, though only a part is exported.
+fn dma_buf_beyond_names() -> Outcome {
+    let session = session(0)?;
+    session.group(ENGINE)?;
+    let gpu = session.gpu();
+    eventually("directory", &true, || Ok(memory()?.is_some()))?;
+    let before = memory()?;
+    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
+    let names = all_names(gpu, held)?;
+    let buffer = match gpu.dma_buf(held, MEGABYTE) {
+        Err(Error::Status(numbers::NOT_SUPPORTED)) => {
+            return Err(skipped("the driver makes no dma-buf of this GPU"))
+        }
+        buffer => buffer.during("dma-buf")?,
+    };
+    same("the names and the dma-buf", memory_less(32)?, before)?;
+    for name in names {
+        gpu.client().free(name)?;
+    }
+    same("in the dma-buf", memory_less(16)?, before)?;
     drop(buffer);
     eventually("closed", &before, memory)
 }
