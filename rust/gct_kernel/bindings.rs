@@ -81,6 +81,7 @@ pub struct gct_uvm_operations {
             space: *const gct_uvm_space,
             bytes: u64,
             writes: u32,
+            waits: u32,
             memory: *mut gct_uvm_memory,
         ) -> u32,
     >,
@@ -235,7 +236,10 @@ unsafe extern "C" {
     pub fn gct_uvm_stop();
     pub fn gct_uvm_hold(descriptor: i32, holder: *mut gct_uvm_holder) -> kernel::ffi::c_int;
     pub fn gct_uvm_release(holder: *mut gct_uvm_holder);
-    pub fn gct_uvm_registered(file: *mut kernel::ffi::c_void, space: *const gct_uvm_space);
+    pub fn gct_uvm_registered(
+        file: *mut kernel::ffi::c_void,
+        space: *const gct_uvm_space,
+    ) -> kernel::ffi::c_int;
     pub fn gct_uvm_gone(file: *mut kernel::ffi::c_void, number: u64, uuid: *const u8);
     pub fn gct_uvm_mapped(file: *mut kernel::ffi::c_void, mapping: *const gct_uvm_mapping);
     pub fn gct_uvm_unmapped(
@@ -313,8 +317,10 @@ unsafe extern "C" {
         space: *const gct_uvm_space,
         bytes: u64,
         writes: u32,
+        waits: u32,
         memory: *mut gct_uvm_memory,
     ) -> u32;
+    pub fn gct_helper_shadows_cancel();
     pub fn gct_helper_uvm_unmap(memory: *const gct_uvm_memory);
     pub fn gct_helper_uvm_evict(
         uuid: *const u8,
@@ -383,4 +389,5 @@ unsafe extern "C" {
     pub fn gct_trace_exit(process: *const gct_process);
     pub fn gct_worker_round(data: *mut kernel::ffi::c_void, now_ns: u64, signs: u32) -> u64;
     pub fn gct_pauses_due();
+    pub fn gct_shadows_due();
 }

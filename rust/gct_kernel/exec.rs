@@ -187,8 +187,10 @@ pub(crate) fn start() -> Result<Arc<Glue>> {
 pub(crate) fn stop(glue: Arc<Glue>) {
     let closed = glue.tree.lock().close();
     closed.remove();
-    // Without a file of the driver nobody pauses, so nobody asks for a call again.
+    // Without a file of the driver nobody pauses or has channels, so nobody asks for a call again.
     // SAFETY: it sleeps, and the caller may.
+    unsafe { bindings::gct_helper_shadows_cancel() };
+    // SAFETY: as above.
     unsafe { bindings::gct_helper_pauses_cancel() };
     glue.uvm.evictors.drain();
     // No other caller can queue the work item now, but an item that runs may queue itself once

@@ -65,6 +65,7 @@ check_signatures!(
     gct_trace_exit,
     gct_worker_round,
     gct_pauses_due,
+    gct_shadows_due,
 );
 
 mod uvm;
@@ -473,6 +474,19 @@ unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64, signs: u32
 #[no_mangle]
 unsafe extern "C" fn gct_pauses_due() {
     if let Some(glue) = glue() {
+        exec::pass_pauses(glue);
+    }
+}
+
+/// Shadows the channels that could not be shadowed before.
+///
+/// # Safety
+///
+/// For the work item of `gct_helper_uvm_map` only, which `exec::stop` cancels.
+#[no_mangle]
+unsafe extern "C" fn gct_shadows_due() {
+    if let Some(glue) = glue() {
+        owned::shadow(&glue);
         exec::pass_pauses(glue);
     }
 }

@@ -206,10 +206,13 @@ uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t ra
 
 /*
  * Call nvidia-uvm's operations (gct.h). map and evict return NV_ERR_NOT_SUPPORTED if
- * nvidia-uvm is not loaded. What was mapped keeps nvidia-uvm loaded.
+ * nvidia-uvm is not loaded. What was mapped keeps nvidia-uvm loaded. A second after a
+ * tenant kept a lock, gct_shadows_due() is called. gct_helper_shadows_cancel() cancels that,
+ * and waits for a call that runs. They may sleep.
  */
 uint32_t gct_helper_uvm_map(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
-			    struct gct_uvm_memory *memory);
+			    uint32_t waits, struct gct_uvm_memory *memory);
+void gct_helper_shadows_cancel(void);
 void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory);
 uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim, uint32_t keeps);
 
@@ -361,5 +364,8 @@ uint64_t gct_worker_round(void *data, uint64_t now_ns, uint32_t signs);
 
 /* Decides which owners pause. Context: a work item, may sleep. */
 void gct_pauses_due(void);
+
+/* Shadows the channels that a limit binds and that are native. Context: as above. */
+void gct_shadows_due(void);
 
 #endif /* GCT_HELPERS_H */

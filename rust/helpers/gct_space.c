@@ -6,6 +6,7 @@
 #include "nv-linux.h"
 
 #include <linux/rwsem.h>
+#include <linux/workqueue.h>
 
 #include "gct_helpers.h"
 
@@ -29,15 +30,29 @@ void gct_uvm_stop(void)
 }
 EXPORT_SYMBOL_GPL(gct_uvm_stop);
 
+static void gct_shadows_work(struct work_struct *work)
+{
+	gct_shadows_due();
+}
+
+static DECLARE_DELAYED_WORK(gct_shadows, gct_shadows_work);
+
+void gct_helper_shadows_cancel(void)
+{
+	cancel_delayed_work_sync(&gct_shadows);
+}
+
 uint32_t gct_helper_uvm_map(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
-			    struct gct_uvm_memory *memory)
+			    uint32_t waits, struct gct_uvm_memory *memory)
 {
 	uint32_t status = NV_ERR_NOT_SUPPORTED;
 
 	down_read(&gct_uvm_lock);
 	if (gct_uvm_operations)
-		status = gct_uvm_operations->map(space, bytes, writes, memory);
+		status = gct_uvm_operations->map(space, bytes, writes, waits, memory);
 	up_read(&gct_uvm_lock);
+	if (status == NV_ERR_BUSY_RETRY)
+		queue_delayed_work(system_long_wq, &gct_shadows, HZ);
 	return status;
 }
 

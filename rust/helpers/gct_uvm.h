@@ -10,9 +10,13 @@
 #include <linux/fs.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/workqueue.h>
 
-/* Most windows of a VA space. */
-#define GCT_WINDOWS_MAX 128
+/*
+ * A window lies at a multiple of its size, the first free one. Channels name addresses with
+ * 40 bits. libcuda 580 has nothing here.
+ */
+#define GCT_WINDOW_BYTES (1ull << 30)
 
 /* A VA space that gctgroup knows. */
 struct gct_known {
@@ -23,18 +27,47 @@ struct gct_known {
 	struct file *filp;
 	/* The token of the control file by which GPU VA spaces were registered. */
 	void *owner;
-	/* Whoever registered them first. Windows are reserved there. */
+	/* Whoever registered them first. The window is reserved there. */
 	struct mm_struct *mm;
-	/* Held while address spaces come and go, while memory does, and by UVM_FREE. */
+	/* Held by ioctls of the tenant by which address spaces come and go, and by UVM_FREE. */
+	struct mutex ioctls;
+	/* Held while the lists change. Nobody waits for a lock of the tenant's with it. */
 	struct mutex lock;
+	/* GPUs' address spaces, and memory that was given back and is not free yet. */
 	struct list_head registered;
-	/* The windows, and where the next one is looked for. */
-	u64 windows[GCT_WINDOWS_MAX];
-	unsigned int count;
-	u64 next;
+	struct list_head leaving;
+	/* Frees that memory. */
+	struct delayed_work reaper;
+	/* Address of the window, or 0. */
+	u64 window;
+};
+
+/* A GPU's address space that was registered in a VA space. */
+struct gct_registered {
+	struct list_head list;
+	struct gct_uvm_space space;
+	/* Its gct_mapped. */
+	struct list_head mapped;
 };
 
 /* Returns what is known of the VA space of an open file that the caller holds, or NULL. */
 struct gct_known *gct_known_of(struct file *filp);
+
+/* The same where there is something, even if gctgroup is being removed. */
+struct gct_known *gct_known_still(struct file *filp);
+
+/* Returns what is known of a VA space by its number, with its file held, or NULL. */
+struct gct_known *gct_hold(u64 number);
+
+/* Returns the address space of a GPU. The lock of the space is held. */
+struct gct_registered *gct_registered_of(struct gct_known *known, const NvU8 *uuid);
+
+/*
+ * Frees memory that was given back. Returns false if the tenant keeps its lock, unless the
+ * caller waits. g_uvm_global.pm.lock is held. Each memory lets the file go: unless the
+ * caller holds it, what is known may be gone after a true answer.
+ */
+bool gct_reap(struct gct_known *known, bool waits);
+void gct_reap_later(struct work_struct *work);
 
 #endif /* GCT_UVM_OBJECTS_H */

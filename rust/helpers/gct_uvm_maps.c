@@ -69,10 +69,10 @@ NV_STATUS uvm_gct_free(UVM_FREE_PARAMS *params, struct file *filp)
 	if (!known)
 		return uvm_api_free(params, filp);
 	/* Nothing else frees such a range. From 595 on the parameters do not have its size. */
-	mutex_lock(&known->lock);
+	mutex_lock(&known->ioctls);
 	size = gct_size_at(known->va_space, params->base);
 	status = size ? uvm_api_free(params, filp) : NV_ERR_INVALID_ADDRESS;
-	mutex_unlock(&known->lock);
+	mutex_unlock(&known->ioctls);
 	if (status == NV_OK)
 		gct_uvm_unmapped(known->owner, known->number, params->base, size, NULL);
 	return status;

@@ -449,8 +449,10 @@ struct gct_uvm_memory {
  * What nvidia-uvm.ko does for nvidia.ko. map() makes and maps memory in the address
  * space, read-only for the GPU if @writes is 0. The tenant can neither map over it nor
  * unmap it, and the address space stays registered until unmap(). map() returns an
- * NV_STATUS, 0 for success. Context: process, may sleep. For map(), current is in an
- * ioctl of the control file by which the space was registered.
+ * NV_STATUS, 0 for success, NV_ERR_BUSY_RETRY if the tenant keeps a lock. It waits for
+ * that with @waits, which is for an ioctl of the tenant's that makes nobody else wait.
+ * unmap() may free the memory later. Context: process, may sleep; the caller of map()
+ * holds nv_system_pm_lock for reading.
  *
  * evict() evicts a root chunk of a victim (gct_uvm_pick) on the GPU @uuid that
  * gct_uvm_gpu_add() has returned as @gpu, if UVM still uses it. It gives a root chunk back
@@ -460,7 +462,7 @@ struct gct_uvm_memory {
  */
 struct gct_uvm_operations {
 	uint32_t (*map)(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
-			struct gct_uvm_memory *memory);
+			uint32_t waits, struct gct_uvm_memory *memory);
 	void (*unmap)(const struct gct_uvm_memory *memory);
 	uint32_t (*evict)(const uint8_t *uuid, void *gpu, uint32_t victim, uint32_t keeps);
 };
@@ -489,14 +491,15 @@ void gct_uvm_release(struct gct_uvm_holder *holder);
  * Report what happened in address spaces of nvidia-uvm. @file is the token of the
  * control file by which a space was registered; it may be stale.
  *
- *   registered  a space, whose @file is held. Its page tables are nvidia-uvm's now
+ *   registered  a space, whose @file is held. Its page tables are nvidia-uvm's now. Returns
+ *               1 if memory may be mapped there later, 0 if not
  *   gone        the space of the GPU @uuid, or all of a file for NULL
  *   mapped      memory, in the space of a GPU
  *   unmapped    addresses in the space of the GPU @uuid, or of all GPUs for NULL
  *
  * Context: process, may sleep; no lock of nvidia-uvm is held.
  */
-void gct_uvm_registered(void *file, const struct gct_uvm_space *space);
+int gct_uvm_registered(void *file, const struct gct_uvm_space *space);
 void gct_uvm_gone(void *file, uint64_t number, const uint8_t *uuid);
 void gct_uvm_mapped(void *file, const struct gct_uvm_mapping *mapping);
 void gct_uvm_unmapped(void *file, uint64_t number, uint64_t address, uint64_t bytes,

@@ -6,7 +6,7 @@ use super::{glue, token, uuid_at};
 use crate::bindings::{self, gct_uvm_mapping, gct_uvm_space};
 use crate::owned;
 use core::mem::size_of;
-use kernel::ffi::c_void;
+use kernel::ffi::{c_int, c_void};
 
 // gct.h asserts the same numbers in C.
 const _: () = assert!(size_of::<gct_uvm_space>() == 32);
@@ -19,19 +19,20 @@ check_signatures!(
     gct_uvm_unmapped,
 );
 
-/// Records that nvidia-uvm owns the page tables of an address space.
+/// Records that nvidia-uvm owns the page tables of an address space. Returns whether it has.
 ///
 /// # Safety
 ///
 /// `space` is null or points to a structure that does not change during the call. The caller holds
 /// the file by `gct_uvm_hold`.
 #[no_mangle]
-unsafe extern "C" fn gct_uvm_registered(file: *mut c_void, space: *const gct_uvm_space) {
+unsafe extern "C" fn gct_uvm_registered(file: *mut c_void, space: *const gct_uvm_space) -> c_int {
     // SAFETY: the caller's contract; null is handled.
     let space = unsafe { space.as_ref() };
-    if let (Some(glue), Some(file), Some(space)) = (glue(), token(file), space) {
-        owned::uvm::registered(&glue, file, space);
-    }
+    let (Some(glue), Some(file), Some(space)) = (glue(), token(file), space) else {
+        return 0;
+    };
+    owned::uvm::registered(&glue, file, space).into()
 }
 
 /// Records that nvidia-uvm has given address spaces back.

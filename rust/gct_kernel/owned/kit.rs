@@ -62,7 +62,7 @@ impl Names {
 
     /// Allocates the memory for a ring, copies and slots, and that of the progress word, in a
     /// tenant's address space.
-    fn arena(&self, tenant: Handle, home: &Home<'_>) -> Result<[Placed; 2], Refused> {
+    fn arena(&self, tenant: Handle, home: &Home<'_>, waits: Waits) -> Result<[Placed; 2], Refused> {
         if let Home::Rm(space) = home {
             self.dup(Part::Space, tenant, *space)?;
             let range = Params::range(self.of(Part::Space));
@@ -70,7 +70,7 @@ impl Names {
         }
         let place = |part, bytes, access| match home {
             Home::Rm(_) => self.place(part, bytes, access),
-            Home::Uvm(space) => UvmMemory::place(space, bytes, access),
+            Home::Uvm(space) => UvmMemory::place(space, bytes, access, waits),
         };
         let ring = place(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
         let progress = place(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
@@ -171,6 +171,15 @@ pub(super) enum Home<'a> {
     Uvm(&'a UvmSpace),
 }
 
+/// How long a tenant is waited for that keeps its address space locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// As long as it takes: in the tenant's own ioctl, which nobody else waits for.
+    Long,
+    /// A moment: others wait, too.
+    Briefly,
+}
+
 /// Memory of the driver's in a tenant's address space.
 struct Placed {
     view: View,
@@ -197,7 +206,7 @@ impl Kit {
         for at in (0..).step_by(4).take(owned::USERD_WORDS) {
             userd.write32(at, 0);
         }
-        let [ring, progress] = names.arena(tenant, home)?;
+        let [ring, progress] = names.arena(tenant, home, Waits::Long)?;
         let bytes = mailbox.ring_bytes();
         let tenant_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
         let bytes = owned::USERD_BYTES;
@@ -226,7 +235,7 @@ impl Kit {
         let channel = client.channels.fetch_add(1, Relaxed);
         let names = Names { client, channel };
         let (tenant, mailbox) = (seen.client, &seen.mailbox);
-        let [ring, progress] = names.arena(tenant, home)?;
+        let [ring, progress] = names.arena(tenant, home, Waits::Briefly)?;
         let bytes = mailbox.ring_bytes();
         let real_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
         let skipped = mailbox.userd.offset % kit::PAGE;
@@ -370,7 +379,7 @@ unsafe impl Sync for UvmMemory {}
 
 impl UvmMemory {
     /// Allocates memory, and maps it for the kernel and for the GPU.
-    fn place(space: &UvmSpace, bytes: u64, access: u32) -> Result<Placed, Refused> {
+    fn place(space: &UvmSpace, bytes: u64, access: u32, waits: Waits) -> Result<Placed, Refused> {
         let named = gct_uvm_space {
             number: space.uvm,
             client: space.client,
@@ -383,8 +392,9 @@ impl UvmMemory {
             address: 0,
         };
         let writes = u32::from(access == kit::GPU_WRITES);
+        let waits = u32::from(waits == Waits::Long);
         // SAFETY: both structures live during the call; nvidia-uvm looks the numbers up.
-        done(unsafe { bindings::gct_helper_uvm_map(&named, bytes, writes, &mut memory) })?;
+        done(unsafe { bindings::gct_helper_uvm_map(&named, bytes, writes, waits, &mut memory) })?;
         let (words, address) = (memory.words, memory.address);
         // From here on it is unmapped.
         let uvm = Self(memory);

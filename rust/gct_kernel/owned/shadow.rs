@@ -162,7 +162,8 @@ fn follow_record(glue: &Glue, record: &Record) {
         match shadows(glue, record.file, seen.client, seen.channel) {
             Some(due) => {
                 let _alone = glue.owned.shadowing.lock();
-                // Refused, it stays native.
+                // Refused, it stays native. If the tenant keeps a lock, the work item of
+                // `gct_helper_uvm_map` tries it again.
                 let _ = shadow(glue, record, &seen, due);
             }
             None => wake(record, &seen),

@@ -17,27 +17,25 @@ use gct_core::rmapi::{nv, Handle};
 use gct_core::state::State;
 use kernel::prelude::*;
 
-/// Records that nvidia-uvm owns the page tables of an address space.
-pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) {
+/// Records that nvidia-uvm owns the page tables of an address space. Returns whether it has.
+pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) -> bool {
     let wants =
         |state: &mut State<'_>| state.wants_record_of(file) && state.has_client(file, space.client);
     if !glue.locked(wants) {
-        return;
+        return false;
     }
     let Ok(record) = record_made(glue, file) else {
-        return;
+        return false;
     };
     let all = &mut record.inner.lock().uvm;
-    if all.len() < UVM_SPACES_MAX {
-        let space = UvmSpace {
-            uvm: space.number,
-            client: space.client,
-            space: space.object,
-            uuid: space.uuid,
-        };
-        // Without the entry a channel there is not owned, and `unowned` counts it.
-        let _ = all.push(space, GFP_KERNEL_ACCOUNT);
-    }
+    let space = UvmSpace {
+        uvm: space.number,
+        client: space.client,
+        space: space.object,
+        uuid: space.uuid,
+    };
+    // Without the entry a channel there is not owned, and `unowned` counts it.
+    all.len() < UVM_SPACES_MAX && all.push(space, GFP_KERNEL_ACCOUNT).is_ok()
 }
 
 /// Records that nvidia-uvm has given address spaces back: that of a GPU, or all of its file.

@@ -80,6 +80,16 @@ impl Cgroup {
         Ok(fs::write(self.file("memory.max"), most)?)
     }
 
+    /// Has its processes sleep whenever they grow.
+    pub(crate) fn delay_growth(&self) -> Outcome {
+        Ok(fs::write(self.file("memory.high"), "0")?)
+    }
+
+    /// Lets its processes grow without a delay.
+    pub(crate) fn let_grow_at_once(&self) -> Outcome {
+        Ok(fs::write(self.file("memory.high"), "max")?)
+    }
+
     fn let_grow(&self) -> io::Result<()> {
         fs::write(self.file("memory.max"), "max")
     }

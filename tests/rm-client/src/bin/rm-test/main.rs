@@ -78,6 +78,7 @@ mod replayable;
 mod sent;
 mod shadowed;
 mod shadowed_back;
+mod shadowed_stalled;
 mod shared;
 mod shortage;
 mod starved;
@@ -204,6 +205,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_launch::TESTS,
         shadowed::TESTS,
         shadowed_back::TESTS,
+        shadowed_stalled::TESTS,
         owned_memory::TESTS,
         owned_ends::TESTS,
         owned_bells::TESTS,
