@@ -7,8 +7,12 @@
 //! | connection | [`FDS_CONNECTION`], and [`FDS_PAGE`] for each GPU where it has a page |
 //! | process | [`FDS_WATCH`] |
 //!
-//! A user gets at most half of the descriptors for tenants, and the processes of a user in one
-//! cgroup at most a quarter. The cgroup counts because most containers run as user 0.
+//! A user may have as many of the descriptors for tenants as it leaves free for others, so at most
+//! half. A cgroup, whichever users its processes have, may have a third of what it leaves free, so
+//! at most a quarter: most containers run as user 0, and can be any user.
+//!
+//! The slice of a user counts as one cgroup, because the user can make more of them below. The root
+//! counts as none: processes that nothing has divided are there.
 
 use gct_core::ids::ProcKey;
 use std::collections::HashMap;
@@ -37,6 +41,7 @@ const CONNECTIONS_OF_PROCESS_MAX: u64 = 16;
 pub(crate) struct Account {
     /// The user; `None` for administrators.
     pub(crate) uid: Option<u32>,
+    /// The cgroup that counts; empty without one.
     pub(crate) cgroup: Vec<u8>,
     pub(crate) process: Option<(u32, u64)>,
 }
@@ -50,12 +55,25 @@ impl Account {
     };
 
     /// Returns the account of a process that connected to the tenants' socket.
-    pub(crate) fn tenant(uid: u32, cgroup: Vec<u8>, key: Option<ProcKey>) -> Self {
+    pub(crate) fn tenant(uid: u32, cgroup: &[u8], key: ProcKey) -> Self {
         Self {
             uid: Some(uid),
-            cgroup,
-            process: key.map(|key| (key.tgid, key.start_time_ns)),
+            cgroup: counted(cgroup).to_vec(),
+            process: Some((key.tgid, key.start_time_ns)),
         }
+    }
+}
+
+/// Returns the cgroup that counts for a process: its own, or the slice of its user.
+fn counted(cgroup: &[u8]) -> &[u8] {
+    const USERS: &[u8] = b"/user.slice/";
+    match cgroup.strip_prefix(USERS) {
+        _ if cgroup == b"/" => b"",
+        Some(below) => {
+            let slice = below.split(|byte| *byte == b'/').next().unwrap_or(below);
+            cgroup.get(..USERS.len() + slice.len()).unwrap_or(cgroup)
+        }
+        None => cgroup,
     }
 }
 
@@ -66,13 +84,21 @@ pub(crate) struct Budget {
     tenants: u64,
     admins: u64,
     users: HashMap<u32, u64>,
-    cgroups: HashMap<(u32, Vec<u8>), u64>,
+    cgroups: HashMap<Vec<u8>, u64>,
     processes: HashMap<(u32, u64), u64>,
 }
 
 /// Returns whether a count may grow by `more`.
 fn fits(count: Option<&u64>, more: u64, max: u64) -> bool {
     count.copied().unwrap_or(0).saturating_add(more) <= max
+}
+
+/// Returns whether a holder may have `more` of `free` descriptors: `others` times what it has then
+/// must stay free.
+fn leaves_free(count: Option<&u64>, more: u64, free: u64, others: u64) -> bool {
+    let after = count.copied().unwrap_or(0).saturating_add(more);
+    let left = free.checked_sub(more);
+    left.is_some_and(|left| after.saturating_mul(others) <= left)
 }
 
 /// Subtracts from a count, and removes it at 0.
@@ -130,14 +156,17 @@ impl Budget {
             self.admins += if fit { fds } else { 0 };
             return fit;
         };
-        let cgroup = (uid, account.cgroup.clone());
-        let fit = fits(Some(&self.tenants), fds, self.for_tenants)
-            && fits(self.users.get(&uid), fds, self.for_tenants / 2)
-            && fits(self.cgroups.get(&cgroup), fds, self.for_tenants / 4);
+        let free = self.for_tenants.saturating_sub(self.tenants);
+        let has_cgroup = !account.cgroup.is_empty();
+        let of_cgroup = self.cgroups.get(&account.cgroup);
+        let fit = leaves_free(self.users.get(&uid), fds, free, 1)
+            && (!has_cgroup || leaves_free(of_cgroup, fds, free, 3));
         if fit {
             self.tenants += fds;
             *self.users.entry(uid).or_default() += fds;
-            *self.cgroups.entry(cgroup).or_default() += fds;
+            if has_cgroup {
+                *self.cgroups.entry(account.cgroup.clone()).or_default() += fds;
+            }
         }
         fit
     }
@@ -150,7 +179,7 @@ impl Budget {
         };
         self.tenants = self.tenants.saturating_sub(fds);
         subtract(&mut self.users, &uid, fds);
-        subtract(&mut self.cgroups, &(uid, account.cgroup.clone()), fds);
+        subtract(&mut self.cgroups, &account.cgroup, fds);
     }
 }
 
@@ -158,50 +187,87 @@ impl Budget {
 mod tests {
     use super::*;
 
+    /// The descriptors for tenants of a budget of 1024.
+    const ALL: u64 = 1024 - FDS_DAEMON - FDS_ADMIN;
+
     fn account(uid: u32, cgroup: &[u8], pid: u32) -> Account {
         let key = ProcKey {
             tgid: pid,
             start_time_ns: 1,
         };
-        Account::tenant(uid, cgroup.to_vec(), Some(key))
+        Account::tenant(uid, cgroup, key)
     }
 
-    /// Connects processes of a user and a cgroup until one is refused.
+    /// Connects processes of a user and a cgroup until one is refused. Returns their descriptors.
     fn fill(budget: &mut Budget, uid: u32, cgroup: &[u8], pids: u32) -> u64 {
         let connect = |pid: &u32| budget.connect(&account(uid, cgroup, *pid));
-        (pids..pids + 100_000).take_while(connect).count() as u64
+        let connected = (pids..pids + 100_000).take_while(connect).count();
+        connected as u64 * FDS_CONNECTION
     }
 
     #[test]
     fn users_and_cgroups_have_a_maximum() {
         let mut budget = Budget::new(1024);
-        let all = (1024 - FDS_DAEMON - FDS_ADMIN) / FDS_CONNECTION;
-        assert_eq!(fill(&mut budget, 0, b"/a", 1), all / 4);
-        assert_eq!(fill(&mut budget, 0, b"/b", 1 << 20), all / 4);
+        assert_eq!(fill(&mut budget, 0, b"/a", 1), ALL / 4);
+        assert_eq!(fill(&mut budget, 0, b"/b", 1 << 20), ALL * 3 / 16);
+        assert_eq!(fill(&mut budget, 0, b"/c", 2 << 20), ALL / 16);
         assert_eq!(
-            fill(&mut budget, 0, b"/c", 2 << 20),
+            fill(&mut budget, 0, b"/d", 3 << 20),
             0,
             "user 0 has half already"
         );
-        assert_eq!(fill(&mut budget, 7, b"/d", 3 << 20), all / 4);
+        assert_eq!(fill(&mut budget, 7, b"/e", 4 << 20), ALL / 8);
         assert!(
             budget.connect(&Account::ADMIN),
             "administrators have descriptors of their own"
         );
         budget.disconnect(&account(0, b"/a", 1), 0);
-        assert_eq!(fill(&mut budget, 0, b"/c", 2 << 20), 1);
+        assert_eq!(fill(&mut budget, 7, b"/f", 5 << 20), 78);
+    }
+
+    /// A container may have many users, and a user many subordinate ones.
+    #[test]
+    fn a_cgroup_has_its_maximum_whichever_users_it_has() {
+        for (first, second) in [
+            ("/docker-1.scope", "/docker-1.scope"),
+            (
+                "/user.slice/user-7.slice/session-1.scope",
+                "/user.slice/user-7.slice/user@7.service/app.slice/many.scope",
+            ),
+        ] {
+            let mut budget = Budget::new(1024);
+            let filled = fill(&mut budget, 7, first.as_bytes(), 1);
+            assert_eq!(filled, ALL / 4);
+            for uid in 100_000..100_100 {
+                assert_eq!(fill(&mut budget, uid, second.as_bytes(), uid << 8), 0);
+            }
+            let others = b"/user.slice/user-8.slice/session-2.scope";
+            assert_eq!(fill(&mut budget, 8, others, 1 << 20), 156);
+        }
+    }
+
+    #[test]
+    fn users_leave_descriptors_for_another_where_nothing_divides_them() {
+        for root in ["/", ""] {
+            let mut budget = Budget::new(1024);
+            for uid in 1..5 {
+                let filled = fill(&mut budget, uid, root.as_bytes(), uid << 20);
+                assert_eq!(filled, ALL >> uid);
+            }
+            assert!(budget.connect(&account(9, root.as_bytes(), 9 << 20)));
+        }
     }
 
     #[test]
     fn pages_are_uncharged_with_their_connection() {
         let mut budget = Budget::new(1024);
-        let one = account(1, b"", 1);
+        let one = account(1, b"/a", 1);
         assert!(budget.connect(&one));
         let mut pages = 0;
         while budget.try_charge(&one, FDS_PAGE) {
             pages += 1;
         }
-        assert_eq!(pages, (832 / 4 - FDS_CONNECTION) / FDS_PAGE);
+        assert_eq!(pages, (ALL / 4 - FDS_CONNECTION) / FDS_PAGE);
         budget.disconnect(&one, pages);
         let empty = budget.users.is_empty() && budget.cgroups.is_empty();
         assert!(empty && budget.processes.is_empty() && budget.tenants == 0);

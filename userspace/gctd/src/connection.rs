@@ -15,6 +15,7 @@ use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::net::SendFlags;
+use std::time::{Duration, Instant};
 
 /// A connection to one of the sockets.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(crate) struct Connection {
     peer: Peer,
     account: Account,
     greeted: bool,
+    since: Instant,
     session: Option<Session>,
     /// The part of the last text that has not been sent.
     text: Vec<u8>,
@@ -38,6 +40,7 @@ impl Connection {
             peer,
             account,
             greeted: false,
+            since: Instant::now(),
             session: None,
             text: Vec::new(),
         }
@@ -48,11 +51,25 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Returns whether the session on this connection belongs to a process.
+    /// Returns whether a process made this connection, as a tenant.
     pub(crate) fn is_of(&self, key: ProcKey) -> bool {
-        self.session
-            .as_ref()
-            .is_some_and(|session| session.key == key)
+        let identity = self.peer.identity.as_ref();
+        self.endpoint == Endpoint::Tenants && identity.is_some_and(|identity| identity.key == key)
+    }
+
+    /// Returns whether the peer has not greeted yet.
+    pub(crate) fn is_mute(&self) -> bool {
+        !self.greeted
+    }
+
+    /// Returns how long the connection exists.
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Tells a child that holds the socket of its ended parent why it is not served.
+    pub(crate) fn refuse_heir(&self) {
+        refuse(&self.socket, Error::NoProcess);
     }
 
     /// Closes the session and uncharges the connection.
@@ -250,9 +267,9 @@ fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Result<()> {
     socket::send(socket.as_fd(), reply, fds, SendFlags::DONTWAIT)
 }
 
-/// Tells a new peer why it is not served.
+/// Tells a peer why it is not served.
 pub(crate) fn refuse(socket: &OwnedFd, error: Error) {
-    // Cannot block: nothing was sent on this socket before.
+    // A peer that has not read its replies does not get this one.
     let _ = send(socket, &error_reply(errno(error)), &[]);
 }
 

@@ -42,7 +42,14 @@ const LOOKS_TIMER: u64 = 5;
 const LOWERINGS_TIMER: u64 = 6;
 const BALANCES_TIMER: u64 = 7;
 const CLOCKS_TIMER: u64 = 8;
-const FIRST_CONNECTION: u64 = 9;
+const GREETINGS_TIMER: u64 = 9;
+const FIRST_CONNECTION: u64 = 10;
+
+/// Time for the first message of a connection, which a client sends at once.
+const GREETING_TIME: Duration = Duration::from_secs(5);
+
+/// The interval of looks at connections that have not greeted.
+const GREETINGS_LOOK: Duration = Duration::from_secs(1);
 
 /// A listening daemon.
 #[derive(Debug)]
@@ -52,6 +59,10 @@ pub struct Server {
     listeners: Listeners,
     /// Expires when connections may be accepted again.
     accept_timer: Timer,
+    /// Expires again and again while `greetings_due`.
+    greetings_timer: Timer,
+    /// Whether a connection may not have greeted.
+    greetings_due: bool,
     stop: Arc<OwnedFd>,
     connections: HashMap<u64, Connection>,
     last_id: u64,
@@ -87,6 +98,7 @@ impl Server {
         let listeners = Listeners::open(&options.directory)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let accept_timer = Timer::new()?;
+        let greetings_timer = Timer::new()?;
         let daemon = Daemon::new(options, fds, epoll.clone(), seeds()?)?;
         for (fd, event) in [
             (listeners.tenants(), TENANTS),
@@ -98,6 +110,7 @@ impl Server {
             (daemon.balances_timer(), BALANCES_TIMER),
             (daemon.clocks_timer(), CLOCKS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
+            (greetings_timer.as_fd(), GREETINGS_TIMER),
         ] {
             add(&epoll, fd, event)?;
         }
@@ -106,6 +119,8 @@ impl Server {
             epoll,
             listeners,
             accept_timer,
+            greetings_timer,
+            greetings_due: false,
             stop,
             connections: HashMap::new(),
             last_id: FIRST_CONNECTION,
@@ -154,6 +169,7 @@ impl Server {
                     BALANCES_TIMER => self.daemon.lock().look_at_memory(),
                     CLOCKS_TIMER => self.daemon.lock().look_at_clocks(),
                     ACCEPT_TIMER => self.resume_accepting(),
+                    GREETINGS_TIMER => self.look_at_greetings(),
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),
                 }
@@ -179,26 +195,62 @@ impl Server {
         let Some(peer) = Peer::of(socket.as_fd()) else {
             return;
         };
-        let account = match endpoint {
-            Endpoint::Admin if !peer.credentials.is_admin() => {
-                return refuse(&socket, Error::Access)
-            }
-            Endpoint::Admin => Account::ADMIN,
-            Endpoint::Tenants => {
-                let cgroup = process::cgroup(peer.credentials.pid);
-                let key = peer.identity.as_ref().map(|identity| identity.key);
-                Account::tenant(peer.credentials.uid, cgroup, key)
-            }
+        let account = match self.admit(endpoint, &peer) {
+            Ok(account) => account,
+            Err(error) => return refuse(&socket, error),
         };
-        if !self.daemon.lock().budget.connect(&account) {
-            return refuse(&socket, Error::NoSpace);
-        }
         self.last_id += 1;
         if add(&self.epoll, socket.as_fd(), self.last_id).is_err() {
             return self.daemon.lock().budget.disconnect(&account, 0);
         }
         let connection = Connection::new(socket, endpoint, peer, account);
         self.connections.insert(self.last_id, connection);
+        if !core::mem::replace(&mut self.greetings_due, true) {
+            self.greetings_timer.every(GREETINGS_LOOK);
+        }
+    }
+
+    /// Charges a new connection, and watches the process of a tenant's: it holds descriptors for
+    /// as long as its process lives, and counts for that process.
+    fn admit(&self, endpoint: Endpoint, peer: &Peer) -> Result<Account, Error> {
+        let mut daemon = self.daemon.lock();
+        if endpoint == Endpoint::Admin {
+            if !peer.credentials.is_admin() {
+                return Err(Error::Access);
+            }
+            let fits = daemon.budget.connect(&Account::ADMIN);
+            return fits.then_some(Account::ADMIN).ok_or(Error::NoSpace);
+        }
+        let identity = peer.identity.as_ref().ok_or(Error::NoProcess)?;
+        let cgroup = process::cgroup(peer.credentials.pid);
+        if !identity.lives() {
+            // The cgroup may be that of another process.
+            return Err(Error::NoProcess);
+        }
+        let account = Account::tenant(peer.credentials.uid, &cgroup, identity.key);
+        if !daemon.budget.connect(&account) {
+            return Err(Error::NoSpace);
+        }
+        let watched = daemon.watch(identity, &account);
+        if watched.is_err() {
+            daemon.budget.disconnect(&account, 0);
+        }
+        watched.map(|()| account)
+    }
+
+    /// Closes the connections that have not greeted in time.
+    fn look_at_greetings(&mut self) {
+        // Clears the event. Looks that were missed do not matter.
+        let _ = self.greetings_timer.has_expired();
+        let mute = self.connections.iter().filter(|(_, c)| c.is_mute());
+        let late = mute.filter(|(_, c)| c.age() >= GREETING_TIME);
+        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.close(id);
+        }
+        if !self.connections.values().any(Connection::is_mute) {
+            self.greetings_due = false;
+            self.greetings_timer.stop();
+        }
     }
 
     /// Stops accepting for [`ACCEPT_PAUSE`].
@@ -251,6 +303,9 @@ impl Server {
         };
         let gone = self.connections.iter().filter(|(_, c)| c.is_of(key));
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(connection) = self.connections.get(&id) {
+                connection.refuse_heir();
+            }
             self.close(id);
         }
     }

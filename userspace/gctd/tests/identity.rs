@@ -38,7 +38,7 @@ fn hello(socket: &OwnedFd) -> Reply {
         version: VERSION,
         tenant: true,
     };
-    ask(socket, &hello).0
+    socket::greet(socket.as_fd(), &hello).unwrap()
 }
 
 /// Returns the command that runs one of the helpers below as a process.

@@ -52,7 +52,6 @@ impl Daemon {
         let process = process::find(key.tgid).filter(|process| process.key == key);
         let process = process.filter(|_| identity.lives());
         let process = process.ok_or(Error::NoProcess)?;
-        self.watch(identity, account)?;
         let group = self.inherited_group(&process);
         if let Some(group) = group {
             self.joined.entry(hashed(key)).or_insert(key.start_time_ns);
@@ -78,7 +77,11 @@ impl Daemon {
     }
 
     /// Watches a process at its own expense, unless it is watched.
-    fn watch(&mut self, identity: &Identity, account: &Account) -> Result<(), Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] beyond a maximum.
+    pub(crate) fn watch(&mut self, identity: &Identity, account: &Account) -> Result<(), Error> {
         if self.watches.contains(identity.key) {
             return Ok(());
         }

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! No tenant takes the descriptors of others, whatever it does to be many.
+
+mod common;
+
+use common::{connect, hello};
+use gctd::testing::Daemon;
+use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::paths::SocketPaths;
+use gctd_ipc::{socket, VERSION};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::process::{kill_process, setrlimit, Pid, Resource, Rlimit, Signal};
+use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Environment variables of a [`Hoarder`]: the socket and its user.
+const SOCKET: &str = "GCTD_TEST_SOCKET";
+const USER: &str = "GCTD_TEST_USER";
+
+/// More connections than one process may have.
+const MANY: usize = 17;
+
+/// Creates a socket of a client, not connected yet.
+fn unconnected() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+/// Lets a forked child connect these sockets, and waits for its end.
+fn connect_by_child(path: &Path, sockets: &[OwnedFd]) {
+    // SAFETY: all zero is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap();
+    for (to, from) in address.sun_path.iter_mut().zip(path.as_os_str().as_bytes()) {
+        *to = libc::c_char::try_from(*from).unwrap();
+    }
+    let length = libc::socklen_t::try_from(size_of_val(&address)).unwrap();
+    // SAFETY: the child makes system calls alone, with memory that exists.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        for socket in sockets {
+            // SAFETY: as above.
+            unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        }
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: it is this thread's child.
+    let ended = unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
+    assert_eq!(ended, child);
+}
+
+/// Returns whether the daemon has closed a connection.
+fn is_closed(socket: &OwnedFd) -> bool {
+    loop {
+        match rustix::net::recv(socket, &mut [0; 64][..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return true,
+            Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
+            Err(Errno::AGAIN) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+/// Waits up to a time until the daemon has closed all connections. Returns how many it has not.
+fn open_after(sockets: &[OwnedFd], time: Duration) -> usize {
+    let started = Instant::now();
+    loop {
+        let open = sockets.iter().filter(|socket| !is_closed(socket)).count();
+        if open == 0 || started.elapsed() > time {
+            return open;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_connection_ends_with_the_process_that_made_it() {
+    let daemon = Daemon::new("orphans", 1);
+    let mut orphans = Vec::new();
+    for _ in 0..5 {
+        let sockets: Vec<_> = (0..16).map(|_| unconnected()).collect();
+        connect_by_child(&daemon.socket(), &sockets);
+        for socket in &sockets {
+            let (version, tenant) = (VERSION, false);
+            // Fails for those that are closed already.
+            let hello = Request::Hello { version, tenant };
+            let _ = socket::send(
+                socket.as_fd(),
+                &hello,
+                &[],
+                rustix::net::SendFlags::DONTWAIT,
+            );
+        }
+        orphans.extend(sockets);
+    }
+    assert_eq!(open_after(&orphans, Duration::from_secs(5)), 0);
+}
+
+#[test]
+fn a_connection_that_never_greets_is_closed() {
+    let daemon = Daemon::new("mute", 1);
+    let greeted = connect(&daemon);
+    hello(&greeted, VERSION, false);
+    let mute = [connect(&daemon), connect(&daemon)];
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!mute.iter().any(is_closed), "there is time to greet");
+    assert_eq!(open_after(&mute, Duration::from_secs(15)), 0);
+    assert!(!is_closed(&greeted));
+    let later = [connect(&daemon)];
+    assert_eq!(open_after(&later, Duration::from_secs(15)), 0);
+}
+
+/// A daemon in a process of its own, with 1024 descriptors.
+struct Small {
+    child: Child,
+    directory: std::path::PathBuf,
+}
+
+impl Small {
+    fn start(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("gctd-{name}-{}", std::process::id()));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gctd"));
+        command
+            .args(["--gpus", "/nowhere", "--dir"])
+            .arg(&directory)
+            .stdout(Stdio::piped());
+        let limited = || {
+            let all = Some(1024);
+            let limit = Rlimit {
+                current: all,
+                maximum: all,
+            };
+            Ok(setrlimit(Resource::Nofile, limit)?)
+        };
+        // SAFETY: one system call between fork and exec.
+        unsafe { command.pre_exec(limited) };
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut String::new()).unwrap();
+        Self { child, directory }
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        SocketPaths::of(&self.directory).tenants
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Connects as a user until it is refused, and returns the connections with the last answer.
+fn take_all(path: &Path, user: u32) -> (Vec<OwnedFd>, Reply) {
+    // SAFETY: changes the credentials of this thread only, and no other code runs on it.
+    let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+    assert_eq!(changed, 0);
+    let mut taken = Vec::new();
+    loop {
+        let next = socket::connect(path, Duration::from_secs(20)).unwrap();
+        let (version, tenant) = (VERSION, true);
+        let answer = socket::greet(next.as_fd(), &Request::Hello { version, tenant }).unwrap();
+        match answer {
+            Reply::Hello { .. } if taken.len() < MANY => taken.push(next),
+            other => return (taken, other),
+        }
+    }
+}
+
+/// Takes all connections that it gets, and holds them until its input ends. It is the program of
+/// other tests.
+#[test]
+fn hoarder() {
+    let Some(path) = std::env::var_os(SOCKET) else {
+        return;
+    };
+    let user = std::env::var(USER).unwrap().parse().unwrap();
+    let hoard = std::thread::spawn(move || take_all(path.as_ref(), user));
+    let (taken, _) = hoard.join().unwrap();
+    println!("taken {}", taken.len());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// A process that holds what it got. Dropping it ends it.
+struct Hoarder {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Drop for Hoarder {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.said.by_ref().for_each(drop);
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a hoarder. Returns it and how many connections it got.
+fn hoard(path: &Path, user: u32) -> (Hoarder, usize) {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "hoarder", "--nocapture"])
+        .env(SOCKET, path)
+        .env(USER, user.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let count = |line: std::io::Result<String>| {
+        let line = line.unwrap();
+        line.split_once("taken ")?.1.trim().parse().ok()
+    };
+    let taken = said.by_ref().find_map(count).unwrap();
+    (Hoarder { child, said }, taken)
+}
+
+#[test]
+fn many_users_and_processes_leave_descriptors_for_another() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can change its user");
+    }
+    let daemon = Small::start("many");
+    let (mut hoarders, mut held) = (Vec::new(), Vec::new());
+    for user in 20_001..20_005 {
+        let mut of_user = 0;
+        loop {
+            let (hoarder, taken) = hoard(&daemon.socket(), user);
+            hoarders.push(hoarder);
+            of_user += taken;
+            assert!(taken <= 16, "{taken} connections of one process");
+            if taken < 16 {
+                break;
+            }
+        }
+        held.push(of_user);
+    }
+    let path = daemon.socket();
+    let other = std::thread::spawn(move || take_all(&path, 30_000).0.len());
+    let served = other.join().unwrap();
+    drop(hoarders);
+    assert!(served > 1, "the users before it hold {held:?}");
+}
