@@ -31,6 +31,7 @@ use clocks::Clocks;
 use gct_core::features::Feature;
 use gct_core::gpu::GpuFacts;
 use gct_core::host::Host;
+use gct_core::ids::GpuId;
 use gct_core::mask::TpcMask;
 use gct_core::topology::Topology;
 use gct_core::units::Bytes;
@@ -70,6 +71,8 @@ pub(crate) struct Daemon {
     tpcs: Option<TpcMask>,
     /// The memory of GPUs that the resource manager does not describe.
     memory: Option<Bytes>,
+    /// The GPU that was found first.
+    first_gpu: Option<GpuId>,
     /// GPUs that the resource manager has not described yet, and when to ask again.
     unknown_gpus: HashMap<u32, Instant>,
     /// When each member joined its group by pid, in nanoseconds since boot.
@@ -104,6 +107,7 @@ impl Daemon {
             selftests: HashMap::new(),
             tpcs: options.tpcs,
             memory: options.memory,
+            first_gpu: None,
             unknown_gpus: HashMap::new(),
             joined: HashMap::new(),
             watches: Watches::new(epoll),
@@ -141,7 +145,8 @@ impl Daemon {
     fn find_gpus(&mut self) {
         for mut facts in gpus::find(&self.gpus) {
             let add = |tables: &mut Host| tables.state().gpu_add(&facts, gctd_ipc::ENFORCED);
-            if self.tables.follow(add).is_some() {
+            if let Some(gpu) = self.tables.follow(add) {
+                self.first_gpu.get_or_insert(gpu);
                 tracing::info!(
                     minor = facts.minor,
                     name = facts.name.as_str(),

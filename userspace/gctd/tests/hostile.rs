@@ -5,6 +5,7 @@
 mod common;
 
 use common::{connect, eventually, hello, lives, member, own, Tenant, DEVICE, TSG};
+use gct_core::limits::OBJECTS_OF_PROC_MAX;
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Daemon};
 use gctd_ipc::message::{encode, Ioctl, Managed, Reply, Request};
@@ -156,6 +157,51 @@ fn a_reused_number_replaces_its_range() {
     eventually(&"4096\n".to_owned(), current);
     let events = client.read("events").unwrap();
     assert!(events.contains("\ncharge 0\n"), "{events}");
+}
+
+/// Checks that ranges of sessions without a page count as objects of their process.
+#[test]
+fn ranges_without_a_page_are_bounded() {
+    let daemon = Daemon::new("ranges", 1);
+    let client = member(&daemon);
+    let limited = || {
+        let events = client.read("events").unwrap();
+        let line = events.lines().find_map(|line| line.strip_prefix("limit "));
+        line.unwrap().parse::<usize>().unwrap()
+    };
+    // The files of the sessions have objects, too.
+    let ranges = OBJECTS_OF_PROC_MAX / 2 - 100;
+    let sessions: Vec<_> = (0..3)
+        .map(|_| {
+            let tenant = connect(&daemon);
+            hello(&tenant, VERSION, true);
+            socket::receive::<Reply>(tenant.as_fd()).unwrap();
+            tenant
+        })
+        .collect();
+    for (at, tenant) in sessions.iter().enumerate() {
+        assert_eq!(limited(), 0, "{at} sessions");
+        for number in (0..).take(ranges) {
+            let add = Request::AddManaged(Managed { number, bytes: 1 });
+            socket::send(tenant.as_fd(), &add, &[], SendFlags::empty()).unwrap();
+        }
+        // Its answer follows what was sent before.
+        let read = Request::Read {
+            path: "version".into(),
+        };
+        socket::send(tenant.as_fd(), &read, &[], SendFlags::empty()).unwrap();
+        socket::receive::<Reply>(tenant.as_fd()).unwrap();
+    }
+    let refused = limited();
+    assert!((ranges - 300..ranges).contains(&refused), "{refused}");
+    // What was tracked goes with its session.
+    drop(sessions);
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    assert!(tenant.charge_managed(4096).is_some());
+    let current = || client.read(&own("gmem.current")).unwrap();
+    eventually(&"4096\n".to_owned(), current);
+    assert_eq!(limited(), refused);
 }
 
 #[test]

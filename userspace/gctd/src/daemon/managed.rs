@@ -5,6 +5,9 @@
 //! Pages of managed memory migrate between the GPUs of their process, and this mode cannot see
 //! where they are. A range is therefore charged in full on every GPU where the process has a page,
 //! and nowhere while it has none.
+//!
+//! A range is known as long as it has an object of the core, so the maxima of objects bound the
+//! ranges. Without a page that is an object of 0 bytes on the first GPU.
 
 use super::{Daemon, Session};
 use gct_core::engine::Ticket;
@@ -20,8 +23,10 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct Range {
     bytes: Bytes,
-    /// Its charges, one for each GPU.
+    /// Its charges, one for each GPU, or that of 0 bytes. There is at least one.
     tickets: Vec<Ticket>,
+    /// Whether the session has no page, so that its charge is of 0 bytes.
+    waits: bool,
 }
 
 /// The ranges of one session, by the numbers that the process chose.
@@ -64,7 +69,7 @@ impl Daemon {
                 }
             }
         }
-        self.insert_range(session, managed.number, Range { bytes, tickets });
+        self.insert_range(session, managed.number, bytes, tickets);
         Ok(())
     }
 
@@ -75,7 +80,7 @@ impl Daemon {
         let gpus = self.charged_gpus(session).into_iter();
         let tickets = gpus.map(|gpu| charge_existing(&mut self.tables, session.file, gpu, bytes));
         let tickets = tickets.collect();
-        self.insert_range(session, managed.number, Range { bytes, tickets });
+        self.insert_range(session, managed.number, bytes, tickets);
     }
 
     /// Uncharges a range. An unknown number is ignored.
@@ -92,12 +97,22 @@ impl Daemon {
         }
     }
 
-    /// Charges all ranges of a session on a further GPU, where it has got a page.
+    /// Charges all ranges of a session on a further GPU, where it has got a page. Those that cannot
+    /// be tracked are forgotten.
     pub(super) fn charge_managed_on(&mut self, session: &mut Session, gpu: GpuId) {
-        for range in session.managed.0.values_mut() {
-            let ticket = charge_existing(&mut self.tables, session.file, gpu, range.bytes);
-            range.tickets.push(ticket);
-        }
+        let (tables, file) = (&mut self.tables, session.file);
+        session.managed.0.retain(|_, range| {
+            if core::mem::take(&mut range.waits) {
+                for ticket in range.tickets.drain(..) {
+                    tables.state().uncharge_ticket(file, ticket);
+                }
+            }
+            let ticket = charge_existing(tables, file, gpu, range.bytes);
+            if ticket != Ticket::NONE {
+                range.tickets.push(ticket);
+            }
+            !range.tickets.is_empty()
+        });
     }
 
     /// Returns the GPUs on which a further range of a session is charged. Beyond
@@ -110,8 +125,29 @@ impl Daemon {
         Vec::new()
     }
 
-    fn insert_range(&mut self, session: &mut Session, number: u64, range: Range) {
-        if session.managed.0.len() < MANAGED_MAX {
+    /// Remembers a range, unless no object can be had for it.
+    fn insert_range(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        bytes: Bytes,
+        mut tickets: Vec<Ticket>,
+    ) {
+        if session.managed.0.len() >= MANAGED_MAX {
+            return;
+        }
+        let waits = tickets.is_empty();
+        if let (true, Some(gpu)) = (waits, self.first_gpu) {
+            let none = charge_existing(&mut self.tables, session.file, gpu, Bytes(0));
+            tickets.push(none);
+        }
+        tickets.retain(|ticket| *ticket != Ticket::NONE);
+        if !tickets.is_empty() {
+            let range = Range {
+                bytes,
+                tickets,
+                waits,
+            };
             session.managed.0.insert(number, range);
         }
     }
