@@ -143,9 +143,9 @@ pub(crate) fn after(fd: i32, ioctl: &rm::Ioctl, call: &Call, verdict: Verdict, r
     }
 }
 
-/// Returns whether a required daemon answers. A daemon is required if the environment names one or
-/// the usual socket exists. This waits for one that is restarting. An empty name means that the
-/// program wants none.
+/// Returns whether a required daemon serves this program. A daemon is required if the environment
+/// names one or the usual socket exists. This waits for one that is restarting, stopped for a
+/// moment, or full. An empty name means that the program wants none.
 pub(crate) fn required() -> Result<(), String> {
     let socket = SocketPaths::from_environment().tenants;
     let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(std::env::var_os);
@@ -154,24 +154,29 @@ pub(crate) fn required() -> Result<(), String> {
         return Ok(());
     }
     let since = Instant::now();
+    // The first look may find what `with` has just tried.
+    let mut look: fn(&mut Link, u64) -> bool = Link::maintain;
     loop {
         let attend = |connected: &mut Connected| {
-            connected.link.maintain(sys::now_ns());
-            connected
-                .link
-                .connected()
-                .then_some(())
-                .ok_or(connected.link.error())
+            let link = &mut connected.link;
+            look(link, sys::now_ns());
+            let why = || (link.refused(), link.error());
+            link.connected().then_some(()).ok_or_else(why)
         };
-        let error = match with(attend) {
+        let (refused, error) = match with(attend) {
             None | Some(Ok(())) => return Ok(()),
-            Some(Err(error)) => error,
+            Some(Err(why)) => why,
         };
         if since.elapsed() >= RESTART || optional::is_set() {
             let why = error.map_or("it does not answer".into(), |error| error.to_string());
-            return Err(format!("no daemon at {}: {why}", socket.display()));
+            let socket = socket.display();
+            return Err(match refused {
+                true => format!("the daemon at {socket} refuses this program: {why}"),
+                false => format!("no daemon at {socket}: {why}"),
+            });
         }
         std::thread::sleep(REPORT);
+        look = Link::attempt;
     }
 }
 

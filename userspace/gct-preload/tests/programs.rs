@@ -3,7 +3,8 @@
 //! Checks that programs behave under the library as they do without it. `program.rs` is the
 //! program, and `fake_driver.rs` its GPU.
 
-use std::io::{Read, Write};
+use rustix::fd::AsFd;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -339,6 +340,76 @@ fn a_daemon_of_another_version_stops_the_program() {
         text.contains(&*path.to_string_lossy()) && text.contains("is stopped"),
         "{text}"
     );
+}
+
+/// Checks that the daemon's own error is said, and that the program does not run without limits.
+#[test]
+fn a_program_that_its_daemon_refuses_is_stopped() {
+    let path = std::env::temp_dir().join(format!("gct-refused-{}", std::process::id()));
+    let listens = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(caller) = rustix::net::accept(&listens) {
+            let errno = libc::ENOSPC;
+            let reply = gctd_ipc::message::Reply::Error { errno };
+            let flags = rustix::net::SendFlags::empty();
+            gctd_ipc::socket::send(caller.as_fd(), &reply, &[], flags).unwrap();
+        }
+    });
+    let mut command = program("no-threads");
+    command
+        .env("FAKE_NO_THREADS", "1")
+        .env("GCTGROUP_SOCKET", &path);
+    let stopped = command.output().unwrap();
+    let optional = command.env("GCTGROUP_OPTIONAL", "1").output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for (output, status) in [(stopped, 78), (optional, 0)] {
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{text}");
+        assert!(text.contains("refuses this program"), "{text}");
+        assert!(text.contains("No space left"), "{text}");
+    }
+}
+
+/// Runs a daemon until its input ends. It is a helper of another test.
+#[test]
+fn daemon() {
+    if std::env::var_os("GCT_TEST_DAEMON").is_some() {
+        let daemon = gctd::testing::Daemon::new("stalled", 1);
+        println!("socket {}", daemon.socket().display());
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+}
+
+#[test]
+fn a_program_waits_for_a_daemon_that_is_stopped_for_a_moment() {
+    let daemon = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "daemon", "--nocapture"])
+        .env("GCT_TEST_DAEMON", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut daemon = daemon.unwrap();
+    let lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+    let mut paths =
+        lines.filter_map(|line| Some(line.unwrap().split_once("socket ")?.1.to_owned()));
+    let path = paths.next().unwrap();
+    let pid = rustix::process::Pid::from_child(&daemon);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    let mut command = program("no-threads");
+    command
+        .env("FAKE_NO_THREADS", "1")
+        .env("GCTGROUP_SOCKET", path)
+        .stderr(Stdio::piped());
+    let program = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1_300));
+    signal(rustix::process::Signal::CONT);
+    let output = program.wait_with_output().unwrap();
+    drop(daemon.stdin.take());
+    daemon.wait().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(!text.contains("no daemon"), "{text}");
 }
 
 #[test]

@@ -31,8 +31,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Nanoseconds between two attempts to connect.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Nanoseconds until the next attempt after a daemon did not reply, since callers had to wait.
-const RETRY_HUNG_NS: u64 = 60_000_000_000;
+/// Nanoseconds until the next attempt after a daemon did not reply, since callers had to wait. They
+/// double with each daemon that does not reply either, up to the second number.
+const RETRY_HUNG_NS: (u64, u64) = (3_000_000_000, 60_000_000_000);
 
 /// The shared memory of this process on one GPU.
 #[derive(Debug)]
@@ -75,7 +76,10 @@ pub struct Link {
     path: PathBuf,
     socket: Option<OwnedFd>,
     retry_at_ns: u64,
+    /// Nanoseconds until the next attempt if the daemon does not reply.
+    retry_hung_ns: u64,
     error: Option<Errno>,
+    refused: bool,
     lost: u64,
     objects: ReplayLog,
     /// The size of each existing range of managed memory, by its number.
@@ -99,7 +103,9 @@ impl Link {
             path: path.into(),
             socket: None,
             retry_at_ns: 0,
+            retry_hung_ns: RETRY_HUNG_NS.0,
             error: None,
+            refused: false,
             lost: 0,
             objects: ReplayLog::default(),
             managed: BTreeMap::new(),
@@ -119,10 +125,21 @@ impl Link {
         self.socket.is_some()
     }
 
-    /// Returns why the last attempt to connect failed. [`Errno::PROTO`] means a daemon of another
-    /// version.
+    /// Returns why the last attempt to connect failed: the daemon's own error if it
+    /// [refused](Self::refused). [`Errno::PROTO`] means a daemon of another version.
     pub fn error(&self) -> Option<Errno> {
         self.error
+    }
+
+    /// Returns whether a daemon answered the last attempt to connect, and refused.
+    pub fn refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Does what [`Link::maintain`] does, without waiting after an attempt that failed.
+    pub fn attempt(&mut self, now_ns: u64) -> bool {
+        self.retry_at_ns = now_ns;
+        self.maintain(now_ns)
     }
 
     /// Returns the GPUs on which this process has a page of the current daemon.
@@ -142,13 +159,16 @@ impl Link {
         if self.socket.is_some() || now_ns < self.retry_at_ns {
             return false;
         }
-        self.retry_at_ns = now_ns.saturating_add(RETRY_NS);
         let connected = self.connect();
         self.error = connected.err();
-        if let Err(error) = connected {
-            if error == Errno::AGAIN {
-                self.retry_at_ns = now_ns.saturating_add(RETRY_HUNG_NS);
-            }
+        let hung = self.error == Some(Errno::AGAIN) && !self.refused;
+        let wait = if hung { self.retry_hung_ns } else { RETRY_NS };
+        self.retry_at_ns = now_ns.saturating_add(wait);
+        self.retry_hung_ns = match hung {
+            true => wait.saturating_mul(2).min(RETRY_HUNG_NS.1),
+            false => RETRY_HUNG_NS.0,
+        };
+        if connected.is_err() {
             return false;
         }
         for ioctl in self.objects.living() {
@@ -171,6 +191,7 @@ impl Link {
     }
 
     fn connect(&mut self) -> Result<()> {
+        self.refused = false;
         let socket = socket::connect(&self.path, REPLY_TIMEOUT)?;
         let hello = Request::Hello {
             version: VERSION,
@@ -180,6 +201,10 @@ impl Link {
             Reply::Hello { version: VERSION } => {
                 self.socket = Some(socket);
                 Ok(())
+            }
+            Reply::Error { errno } => {
+                self.refused = true;
+                Err(known(errno))
             }
             _ => Err(Errno::PROTO),
         }
@@ -401,6 +426,15 @@ impl Link {
             Some(Peer::new(slot, user, pulse))
         });
         Some(peers.collect())
+    }
+}
+
+/// Returns the error of a daemon. [`Errno::PROTO`] stands for numbers that are none.
+fn known(errno: i32) -> Errno {
+    const LAST: i32 = 4095;
+    match errno {
+        1..=LAST => Errno::from_raw_os_error(errno),
+        _ => Errno::PROTO,
     }
 }
 

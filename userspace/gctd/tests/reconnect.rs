@@ -99,3 +99,26 @@ fn a_full_backlog_does_not_block_a_tenant() {
         "without waiting"
     );
 }
+
+/// Checks that a tenant asks a daemon that hangs less and less often, and a new one at once.
+#[test]
+fn a_daemon_that_hung_for_a_moment_is_asked_again_soon() {
+    const SECOND: u64 = 1_000_000_000;
+    let daemon = Daemon::new("moment", 0);
+    let path = daemon.directory.join("moment.sock");
+    let hung = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    let mut link = gctd_ipc::tenant::Link::new(&path);
+    let waits = |link: &mut gctd_ipc::tenant::Link, second: u64| {
+        let started = Instant::now();
+        assert!(!link.maintain(second * SECOND));
+        started.elapsed() > Duration::from_millis(900)
+    };
+    let asked: Vec<u64> = (0..40).filter(|at| waits(&mut link, *at)).collect();
+    assert_eq!(asked, [0, 3, 9, 21]);
+    assert_eq!(link.error(), Some(rustix::io::Errno::AGAIN));
+    drop(hung);
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(daemon.socket(), &path).unwrap();
+    assert!(!link.maintain(44 * SECOND), "not yet");
+    assert!(link.maintain(45 * SECOND), "the daemon answers again");
+}
