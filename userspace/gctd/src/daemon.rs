@@ -237,6 +237,6 @@ impl Daemon {
 
     /// Adds what the processes counted to the core's statistics.
     fn collect_counters(&mut self) {
-        self.tenants.collect_counters(&mut self.tables.state());
+        self.tenants.collect_all_counters(&mut self.tables.state());
     }
 }

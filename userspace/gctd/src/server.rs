@@ -26,8 +26,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most messages of one connection that are served before the other connections.
-const MESSAGES_PER_TURN: usize = 64;
+/// Most messages of one connection that are served before the other connections. A process has at
+/// most as many turns as it has connections.
+const MESSAGES_PER_TURN: usize = 2;
 
 /// Time without `accept` after the kernel had no descriptor for a connection. The connection stays
 /// in the backlog, so epoll would report it in a busy loop.

@@ -83,6 +83,29 @@ impl Tenant {
             Fds::Writable { .. } => None,
         }
     }
+
+    /// Adds to the core's statistics what the process has counted since the last call.
+    fn collect(&mut self, state: &mut State<'_>) {
+        let now = self.page.launches();
+        let more = now.since(&self.seen);
+        self.seen = now;
+        state.launched(self.proc, self.gpu, &more, self.page.effective());
+        let now = self.page.time();
+        state.used_gpu(self.proc, self.gpu, &now.since(&self.time));
+        self.time = now;
+        let (faults, xid) = self.page.faults();
+        let more = faults.saturating_sub(self.faults);
+        self.faults = faults;
+        state.faulted_often(self.proc, self.gpu, more, xid);
+    }
+}
+
+/// Returns whether an owner is a process or its group.
+fn belongs(state: &State<'_>, tenant: &Tenant, owner: Owner) -> bool {
+    match owner {
+        Owner::Proc(key) => tenant.proc == key,
+        Owner::Group(group) => state.group_of(tenant.proc) == Some(group),
+    }
 }
 
 /// The board of a GPU.
@@ -241,7 +264,7 @@ impl Tenants {
 
     /// Collects the last counters of a connection and removes its pages.
     pub(crate) fn close(&mut self, connection: ConnectionId, state: &mut State<'_>) {
-        self.collect_counters(state);
+        self.collect_counters(state, |tenant| tenant.connection == connection);
         let boards = &mut self.boards;
         self.tenants.retain(|tenant| {
             if tenant.connection != connection {
@@ -255,20 +278,29 @@ impl Tenants {
         });
     }
 
-    /// Adds to the core's statistics what the processes have counted since the last call.
-    pub(crate) fn collect_counters(&mut self, state: &mut State<'_>) {
-        for tenant in &mut self.tenants {
-            let now = tenant.page.launches();
-            let more = now.since(&tenant.seen);
-            tenant.seen = now;
-            state.launched(tenant.proc, tenant.gpu, &more, tenant.page.effective());
-            let now = tenant.page.time();
-            state.used_gpu(tenant.proc, tenant.gpu, &now.since(&tenant.time));
-            tenant.time = now;
-            let (faults, xid) = tenant.page.faults();
-            let more = faults.saturating_sub(tenant.faults);
-            tenant.faults = faults;
-            state.faulted_often(tenant.proc, tenant.gpu, more, xid);
+    /// Adds to the core's statistics what all processes have counted since the last call.
+    pub(crate) fn collect_all_counters(&mut self, state: &mut State<'_>) {
+        self.collect_counters(state, |_| true);
+    }
+
+    /// Does so for one process.
+    pub(crate) fn collect_counters_of_process(&mut self, state: &mut State<'_>, key: ProcKey) {
+        self.collect_counters(state, |tenant| tenant.proc == key);
+    }
+
+    /// Does so for the processes of an owner on a GPU. A tenant that reads its own statistics does
+    /// not make the daemon read the pages of all.
+    pub(crate) fn collect_counters_of(&mut self, state: &mut State<'_>, owner: Owner, gpu: GpuId) {
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.gpu == gpu) {
+            if belongs(state, tenant, owner) {
+                tenant.collect(state);
+            }
+        }
+    }
+
+    fn collect_counters(&mut self, state: &mut State<'_>, of: impl Fn(&Tenant) -> bool) {
+        for tenant in self.tenants.iter_mut().filter(|tenant| of(tenant)) {
+            tenant.collect(state);
         }
     }
 
@@ -428,10 +460,8 @@ impl Tenants {
         owner: Owner,
         gpu: GpuId,
     ) -> impl Iterator<Item = &'a Tenant> + use<'a, 's> {
-        self.tenants.iter().filter(move |tenant| {
-            let group = state.group_of(tenant.proc).map(Owner::Group);
-            tenant.gpu == gpu && [Some(Owner::Proc(tenant.proc)), group].contains(&Some(owner))
-        })
+        let on_gpu = self.tenants.iter().filter(move |tenant| tenant.gpu == gpu);
+        on_gpu.filter(move |tenant| belongs(state, tenant, owner))
     }
 
     /// Numbers new owners, and removes those without a process.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! No tenant takes the descriptors of others, whatever it does to be many.
+//! No tenant takes the descriptors of others, whatever it does to be many, nor their turns.
 
 mod common;
 
-use common::{connect, hello};
+use common::{connect, eventually, hello};
 use gctd::testing::Daemon;
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{kill_process, setrlimit, Pid, Resource, Rlimit, Signal};
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::ffi::OsStrExt;
@@ -92,12 +92,7 @@ fn a_connection_ends_with_the_process_that_made_it() {
             let (version, tenant) = (VERSION, false);
             // Fails for those that are closed already.
             let hello = Request::Hello { version, tenant };
-            let _ = socket::send(
-                socket.as_fd(),
-                &hello,
-                &[],
-                rustix::net::SendFlags::DONTWAIT,
-            );
+            let _ = socket::send(socket.as_fd(), &hello, &[], SendFlags::DONTWAIT);
         }
         orphans.extend(sockets);
     }
@@ -250,4 +245,49 @@ fn many_users_and_processes_leave_descriptors_for_another() {
     let served = other.join().unwrap();
     drop(hoarders);
     assert!(served > 1, "the users before it hold {held:?}");
+}
+
+/// Asks and asks on many connections. What another sends last is served after a message of each.
+#[test]
+fn connections_are_served_in_turns() {
+    const EACH: usize = 40;
+    let daemon = Small::start("turns");
+    let send = |socket: &OwnedFd, request: &Request| {
+        socket::send(socket.as_fd(), request, &[], SendFlags::DONTWAIT).unwrap();
+    };
+    let paths = SocketPaths::of(&daemon.directory);
+    let greeted = |path: &Path| {
+        let next = socket::connect(path, Duration::from_secs(20)).unwrap();
+        let (version, tenant) = (VERSION, false);
+        let hello = Request::Hello { version, tenant };
+        assert!(socket::greet(next.as_fd(), &hello).is_ok());
+        next
+    };
+    let flood: Vec<_> = (0..16).map(|_| greeted(&paths.tenants)).collect();
+    let admin = greeted(&paths.admin);
+    let pid = Pid::from_child(&daemon.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    let status = format!("/proc/{}/status", daemon.child.id());
+    let stopped = || std::fs::read_to_string(&status).map(|text| text.contains("T (stopped)"));
+    eventually(&true, || stopped().unwrap());
+    let path = String::new();
+    for socket in &flood {
+        (0..EACH).for_each(|_| send(socket, &Request::List { path: path.clone() }));
+    }
+    let (path, bytes) = ("control".into(), b"create web".to_vec());
+    send(&admin, &Request::Write { path, bytes });
+    kill_process(pid, Signal::CONT).unwrap();
+    let answer = socket::receive::<Reply>(admin.as_fd()).unwrap().0;
+    assert_eq!(answer, Reply::Done);
+    // What was answered before the write does not know the group.
+    let before = |socket: &OwnedFd| {
+        let answers = (0..EACH).map(|_| socket::receive::<Reply>(socket.as_fd()).unwrap().0);
+        let knows = |answer: &Reply| match answer {
+            Reply::Text { bytes, .. } => bytes.windows(4).any(|name| name == b"web/"),
+            other => panic!("{other:?}"),
+        };
+        answers.filter(|answer| !knows(answer)).count()
+    };
+    let before: Vec<_> = flood.iter().map(before).collect();
+    assert!(before.iter().all(|count| *count < 8), "{before:?}");
 }

@@ -71,11 +71,13 @@ impl Daemon {
                 state.show_procs(group, &members, &mut |key| Some(key.tgid), &mut text)?;
             }
             (file, scope) => {
-                if matches!(
+                let counted = matches!(
                     file,
                     File::ComputeStat | File::ComputeEvents | File::TpcEffective
-                ) {
-                    self.collect_counters();
+                );
+                if let (true, Scope::Pool(owner, gpu)) = (counted, scope) {
+                    let state = &mut self.tables.state();
+                    self.tenants.collect_counters_of(state, owner, gpu);
                 }
                 if let (File::ComputeStat, Scope::Pool(owner, gpu)) = (file, scope) {
                     let state = &mut self.tables.state();
@@ -128,6 +130,10 @@ impl Daemon {
         };
         if entry.mode == Mode::Read || !writer.is_admin() {
             return Some(Err(errno(Error::Access)));
+        }
+        if matches!(entry.file, File::GroupProcs | File::GroupCgroup) {
+            // What was counted before belongs to the group of before.
+            self.collect_counters();
         }
         let outcome = match needs_acks(entry.file) {
             true => self.begin_write(entry.file, scope, text, on_done)?,

@@ -79,7 +79,8 @@ impl Daemon {
             self.budget.uncharge(&account, FDS_WATCH);
         }
         // The group is credited with the last counters before the member is removed.
-        self.collect_counters();
+        let state = &mut self.tables.state();
+        self.tenants.collect_counters_of_process(state, key);
         self.joined.remove(&hashed(key));
         self.tables.members().on_exit(key);
         // The state knows only processes that have the driver open; an unknown one is no error.
