@@ -72,14 +72,17 @@ impl Drop for Listeners {
     }
 }
 
+/// Modes with which users other than the owner can write to a directory.
+const OTHERS_WRITE: u32 = 0o022;
+
 /// Refuses a directory in which another user could replace a socket.
 fn check_owner(folder: &Path) -> io::Result<()> {
     let found = fs::metadata(folder)?;
     let own = rustix::process::geteuid().as_raw();
-    let trusted = [0, own].contains(&found.uid()) && found.mode() & 0o002 == 0;
+    let trusted = [0, own].contains(&found.uid()) && found.mode() & OTHERS_WRITE == 0;
     let why = || {
         format!(
-            "other users can write to {}: chown it to this user and run chmod o-w",
+            "other users can write to {}: chown it to this user and run chmod go-w",
             folder.display()
         )
     };

@@ -10,8 +10,9 @@ use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -156,6 +157,8 @@ fn directory(test: &str, gpus: usize) -> PathBuf {
         let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
         fs::create_dir_all(&gpu).unwrap();
         fs::write(gpu.join("information"), information(n)).unwrap();
+        // Whatever the umask: the daemon refuses a directory that a group can write to.
+        fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
     }
     directory
 }

@@ -97,15 +97,18 @@ fn a_second_daemon_is_refused() {
     assert!(lives(&daemon));
     daemon.stop();
     assert!(!paths.admin.exists() && !paths.tenants.exists());
-    // Sockets of a killed daemon are replaced. A directory that others can write is refused.
+    // Sockets of a killed daemon are replaced. A directory that others can write is refused, be
+    // they users of its group.
     std::fs::write(&paths.admin, "").unwrap();
     daemon.restart();
     assert!(lives(&daemon));
     daemon.stop();
     let folder = paths.tenants.parent().unwrap();
-    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o777)).unwrap();
-    let refused = gctd::Server::bind(&options).unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    for mode in [0o777, 0o775, 0o757] {
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(mode)).unwrap();
+        let refused = gctd::Server::bind(&options).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    }
     std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
     daemon.restart();
 }
