@@ -88,7 +88,7 @@ configure() {
 			$minor "Bus Location: 	 $bus"$'\n'"Device Minor: 	 $minor"$'\n' >"/run/gpus/$bus/information"
 	done
 	mkdir -p /run/devices
-	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl; do mknod /run/devices/$node c 1 3; done
+	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl nvidia-uvm; do mknod /run/devices/$node c 1 3; done
 }
 
 # make_image NAME...: prints an image with busybox, gctctl, the tenant, their libraries, and the

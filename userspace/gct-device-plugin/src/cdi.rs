@@ -19,7 +19,7 @@ use gct_client::KERNEL_CONTAINER;
 use gctd_ipc::paths::{SocketPaths, SOCKET_VARIABLE};
 use serde_json::{json, Value};
 
-use crate::gpus::Gpu;
+use crate::gpus::{self, Gpu};
 use crate::mps::Control;
 use crate::place::Places;
 use crate::profiles::{Config, Limit, Profile, Sharing, VENDOR};
@@ -31,7 +31,7 @@ const CLAIM_KIND: &str = "gctgroup.dev/claim";
 /// What the names of claims' files have before the uid.
 const CLAIM_PREFIX: &str = "claim_";
 /// Nodes that a program of CUDA opens beside its GPU's.
-const SHARED_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
+const SHARED_NODES: [&str; 3] = ["nvidiactl", gpus::UVM, "nvidia-uvm-tools"];
 /// Most seconds that a hook may take. A write of the tree waits 20 s at most.
 const HOOK_TIMEOUT: u32 = 60;
 

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use gct_client::{Content, Error, Kind, Target, Tree};
 use gct_core::iface::{files, File};
 
+/// Node of nvidia-uvm.ko. The driver's tools make it when the first program of the host needs it,
+/// and no program of a container can.
+pub const UVM: &str = "nvidia-uvm";
+
 /// A GPU of the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gpu {
@@ -87,6 +91,8 @@ fn gpu(tree: &Tree, index: u32) -> Result<Gpu, Error> {
 pub enum Fault {
     /// Its node is gone.
     Node(PathBuf),
+    /// The node that programs of CUDA need beside any GPU's is missing.
+    Uvm(PathBuf),
     /// The driver reported an error after which the GPU needs a reset: `xid N`.
     Driver(String),
 }
@@ -95,6 +101,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(path) => write!(f, "{} is gone", path.display()),
+            Self::Uvm(path) => {
+                write!(f, "there is no {}: run nvidia-modprobe -u", path.display())
+            }
             Self::Driver(health) => write!(f, "the driver reported {health}"),
         }
     }
@@ -107,6 +116,10 @@ pub fn fault(gpu: &Gpu, devices: &Path) -> Option<Fault> {
         if !node.exists() {
             return Some(Fault::Node(node));
         }
+    }
+    let uvm = devices.join(UVM);
+    if !uvm.exists() {
+        return Some(Fault::Uvm(uvm));
     }
     let health = gpu.health.as_ref()?;
     (health != "ok").then(|| Fault::Driver(health.clone()))
@@ -132,6 +145,7 @@ mod tests {
                 ("gpus/0/tpcs", "66"),
                 ("gpus/0/memory.total", "1073741824"),
                 ("dev/nvidia3", ""),
+                ("dev/nvidia-uvm", ""),
             ] {
                 files.write(path, text);
             }
@@ -176,6 +190,16 @@ mod tests {
             files.fault(),
             Some(Fault::Node(files.0.join("dev/nvidia3")))
         );
+    }
+
+    #[test]
+    fn without_the_node_of_uvm_no_gpu_is_healthy() {
+        let files = Files::new("uvm");
+        let node = files.0.join("dev/nvidia-uvm");
+        fs::remove_file(&node).unwrap();
+        let fault = files.fault().unwrap();
+        assert_eq!(fault, Fault::Uvm(node));
+        assert!(fault.to_string().ends_with(": run nvidia-modprobe -u"));
     }
 
     #[test]

@@ -165,13 +165,16 @@ async fn the_slice_offers_the_gpus_and_comes_back() {
     cluster.register().await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(cluster.api.slices()[0]["metadata"]["resourceVersion"], "1");
-    // A GPU whose node goes is not offered.
-    let path = cluster.node.folder.join("dev/nvidia1");
-    fs::remove_file(&path).unwrap();
-    cluster.until_devices(1).await;
-    assert_eq!(cluster.api.slices()[0]["spec"]["pool"]["generation"], 2);
-    fs::write(&path, "").unwrap();
-    cluster.until_devices(2).await;
+    // A GPU whose node goes is not offered. Without the node of UVM none is.
+    for (generation, node, left) in [(2, "dev/nvidia1", 1), (4, "dev/nvidia-uvm", 0)] {
+        let path = cluster.node.folder.join(node);
+        fs::remove_file(&path).unwrap();
+        cluster.until_devices(left).await;
+        let pool = &cluster.api.slices()[0]["spec"]["pool"];
+        assert_eq!(pool["generation"], generation);
+        fs::write(&path, "").unwrap();
+        cluster.until_devices(2).await;
+    }
     // A kubelet that starts deletes the slices of its node and registers the driver.
     cluster.api.delete_slices();
     cluster.register().await;

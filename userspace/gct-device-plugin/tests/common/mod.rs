@@ -47,6 +47,7 @@ impl Node {
             "dev/nvidia0",
             "dev/nvidia1",
             "dev/nvidiactl",
+            "dev/nvidia-uvm",
             "cgroups/cgroup.controllers",
         ] {
             fs::write(folder.join(path), "").unwrap();
