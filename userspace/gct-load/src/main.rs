@@ -23,6 +23,7 @@ mod serve;
 mod streams;
 mod timeline;
 mod tpcs;
+mod verdict;
 mod watch;
 
 use anyhow::{bail, ensure, Result};
@@ -33,13 +34,14 @@ use gpu::Gpu;
 use serde_json::to_string;
 use std::process::ExitCode;
 use std::time::Duration;
+use verdict::right;
 
 fn main() -> ExitCode {
     match start(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gct-load: {error:#}");
-            ExitCode::FAILURE
+            verdict::exit_code(&error)
         }
     }
 }
@@ -66,7 +68,9 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
         Workload::Copies { seed, rounds, mib } => {
             let report = copies::exact(gpu, seed, rounds, mib)?;
             let line = to_string(&report)?;
-            ensure!(report.wrong == 0, "some bytes are wrong: {line}");
+            right(report.wrong == 0, || {
+                format!("some bytes are wrong: {line}")
+            })?;
             Ok(line)
         }
         Workload::Family { children } => Ok(to_string(&family::run(gpu, children)?)?),
@@ -198,9 +202,8 @@ fn run_exact(gpu: &Gpu, work: &Exact) -> Result<String> {
     let seeds = work.seed..work.seed + work.hosts;
     let report = exact::run_all(&gpus, seeds, work.rounds, work.streams, kinds)?;
     let line = to_string(&report)?;
-    ensure!(
-        report.exact(),
-        "some blocks did not run exactly once: {line}"
-    );
+    right(report.exact(), || {
+        format!("some blocks did not run exactly once: {line}")
+    })?;
     Ok(line)
 }

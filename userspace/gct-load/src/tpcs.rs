@@ -3,6 +3,7 @@
 //! Finds the TPCs of a GPU by launches under masks, and checks that each mask is kept.
 
 use crate::gpu::{Gpu, Stamp};
+use crate::verdict::right;
 use anyhow::{ensure, Context, Result};
 use core::ffi::{c_char, c_int, c_void};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -82,40 +83,35 @@ fn find(
     mut launch: impl FnMut(&[u32]) -> Result<BTreeSet<usize>>,
 ) -> Result<Vec<u32>> {
     let first = launch(&[0])?;
-    ensure!(
-        first.len() == SMS,
-        "a launch kept to TPC 0 used {} of {count} SMs",
-        first.len()
-    );
+    right(first.len() == SMS, || {
+        format!("a launch kept to TPC 0 used {} of {count} SMs", first.len())
+    })?;
     let (mut found, mut all) = (vec![0], first.clone());
     for tpc in 1..bits {
         let both = launch(&[0, tpc])?;
-        ensure!(
-            both.is_superset(&first),
-            "TPC 0 has SMs {first:?}, and beside TPC {tpc} {both:?}"
-        );
+        right(both.is_superset(&first), || {
+            format!("TPC 0 has SMs {first:?}, and beside TPC {tpc} {both:?}")
+        })?;
         let sms: BTreeSet<usize> = both.difference(&first).copied().collect();
         if sms.is_empty() {
             continue;
         }
-        ensure!(sms.len() == SMS, "TPC {tpc} has {} SMs: {sms:?}", sms.len());
-        ensure!(
-            all.is_disjoint(&sms),
-            "TPC {tpc} has SMs of another: {sms:?}"
-        );
+        right(sms.len() == SMS, || {
+            format!("TPC {tpc} has {} SMs: {sms:?}", sms.len())
+        })?;
+        right(all.is_disjoint(&sms), || {
+            format!("TPC {tpc} has SMs of another: {sms:?}")
+        })?;
         let alone = launch(&[tpc])?;
-        ensure!(
-            alone == sms,
-            "TPC {tpc} has SMs {sms:?}, and alone {alone:?}"
-        );
+        right(alone == sms, || {
+            format!("TPC {tpc} has SMs {sms:?}, and alone {alone:?}")
+        })?;
         all.extend(sms);
         found.push(tpc);
     }
-    ensure!(
-        all.len() == count,
-        "the TPCs {found:?} have {} of {count} SMs",
-        all.len()
-    );
+    right(all.len() == count, || {
+        format!("the TPCs {found:?} have {} of {count} SMs", all.len())
+    })?;
     Ok(found)
 }
 

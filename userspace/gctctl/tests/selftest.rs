@@ -151,14 +151,14 @@ fn what_is_wrong_is_not_exact() {
         (
             "ignored",
             "tpcs*) echo '0-3,9-12'",
-            "tpcs*) echo 'gct-load: a launch kept to TPC 0 used 16 of 16 SMs' >&2; exit 1",
+            "tpcs*) echo 'gct-load: a launch kept to TPC 0 used 16 of 16 SMs' >&2; exit 3",
             "failed: a launch kept to TPC 0 used 16 of 16 SMs",
             "failed: masks are not exact",
         ),
         (
             "blocks",
             "exact*)",
-            "exact*) case $GCTGROUP_TPC_MASK in 9*) echo 'gct-load: some blocks' >&2; exit 1; esac;",
+            "exact*) case $GCTGROUP_TPC_MASK in 9*) echo 'gct-load: some blocks' >&2; exit 3; esac;",
             "failed: some blocks",
             "failed: masks are not exact",
         ),
@@ -180,17 +180,69 @@ fn what_is_wrong_is_not_exact() {
         (
             "torn",
             "exact*)",
-            "exact*) [ -z \"$GCTGROUP_ATOM_DURATION\" ] || { echo 'gct-load: torn' >&2; exit 1; };",
+            "exact*) [ -z \"$GCTGROUP_ATOM_DURATION\" ] || { echo 'gct-load: torn' >&2; exit 3; };",
             "exact",
             "failed: torn",
         ),
-        ("uncounted", "[ -n", "false && [ -n", "failed: the library has counted nothing", "failed: masks are not exact"),
     ] {
         assert!(EXACT.contains(from), "{test}");
         let bed = Bed::new(test, &EXACT.replace(from, to));
         let ran = bed.selftest(&[]);
         ran.exits(0);
         assert_eq!(bed.result()[..2], [masks, atoms], "{test}");
+    }
+}
+
+/// Plays runs that could not do their work. None says that masks or atoms are wrong, so nothing is
+/// stored, and the next test is a whole one.
+#[test]
+fn what_could_not_run_is_no_result() {
+    const NO_MEMORY: &str = "echo 'gct-load: DriverError(CUDA_ERROR_OUT_OF_MEMORY)' >&2; exit 1";
+    for (test, from, to, why) in [
+        (
+            "tpcs",
+            "tpcs*) echo '0-3,9-12'",
+            &format!("tpcs*) {NO_MEMORY}"),
+            "OUT_OF_MEMORY",
+        ),
+        (
+            "memory",
+            "exact*)",
+            &format!("exact*) {NO_MEMORY};"),
+            "OUT_OF_MEMORY",
+        ),
+        (
+            "atoms-memory",
+            "exact*)",
+            &format!("exact*) [ -z \"$GCTGROUP_ATOM_DURATION\" ] || {{ {NO_MEMORY}; }};"),
+            "OUT_OF_MEMORY",
+        ),
+        (
+            "killed",
+            "exact*)",
+            &"exact*) kill -9 $$;".to_owned(),
+            "cannot be tested",
+        ),
+        (
+            "uncounted",
+            "[ -n",
+            &"false && [ -n".to_owned(),
+            "has counted nothing",
+        ),
+    ] {
+        assert!(EXACT.contains(from), "{test}");
+        let bed = Bed::new(test, &EXACT.replace(from, to));
+        let ran = bed.selftest(&[]);
+        ran.exits(1);
+        assert!(
+            ran.stderr.contains("cannot be tested") && ran.stderr.contains(why),
+            "{}",
+            ran.stderr
+        );
+        assert!(!bed.file().exists(), "{test}");
+        bed.plays(EXACT);
+        bed.selftest(&[]).exits(0);
+        assert_eq!(bed.result()[..2], ["exact", "exact"], "{test}");
     }
 }
 

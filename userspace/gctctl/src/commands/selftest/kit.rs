@@ -14,11 +14,24 @@ use crate::outcome::Failure;
 
 const PROGRAM: &str = "gct-load";
 
+/// Exit code of `gct-load` for work that the GPU did wrong. With any other it could not work.
+const WRONG: i32 = 3;
+
 /// Time after which a launch counts as one that never ends. A run takes a second on an idle GPU.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The most bytes of a reason.
 const REASON_MAX: usize = 300;
+
+/// Why a run did not end well.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The GPU did the work wrong.
+    Wrong(String),
+    /// The work could not be done, or not in time. That says nothing about masks and atoms: a GPU
+    /// that others use may have no memory, or no time.
+    NotDone(String),
+}
 
 /// The programs of the test.
 pub(super) struct Kit {
@@ -69,12 +82,12 @@ impl OnGpu<'_> {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the workload fails or does not end.
+    /// Says whether the workload was done wrong, or was not done.
     pub(super) fn run(
         &self,
         variables: &[(&str, &str)],
         arguments: &str,
-    ) -> Result<String, String> {
+    ) -> Result<String, Failed> {
         let mut command = Command::new(&self.kit.program);
         let ours = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("GCTGROUP_");
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
@@ -91,7 +104,10 @@ impl OnGpu<'_> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let child = command.spawn();
-        let child = child.map_err(|error| format!("{PROGRAM} cannot be started: {error}"))?;
+        let child = child.map_err(|error| {
+            let why = format!("{PROGRAM} cannot be started: {error}");
+            Failed::NotDone(why)
+        })?;
         wait(child)
     }
 
@@ -100,7 +116,7 @@ impl OnGpu<'_> {
         &self,
         variables: &[(&str, &str)],
         arguments: &str,
-    ) -> Result<BTreeMap<String, u64>, String> {
+    ) -> Result<BTreeMap<String, u64>, Failed> {
         let path = self.kit.counters.display().to_string();
         let ran = self.run(
             &[variables, &[("GCTGROUP_STATS", path.as_str())]].concat(),
@@ -110,7 +126,8 @@ impl OnGpu<'_> {
         // It may not exist.
         let _ = fs::remove_file(&path);
         ran?;
-        let text = text.map_err(|_| "the library has counted nothing".to_owned())?;
+        let text =
+            text.map_err(|_| Failed::NotDone("the library has counted nothing".to_owned()))?;
         let lines = text.lines().filter_map(|line| line.split_once(' '));
         let counter = |(key, value): (&str, &str)| Some((key.to_owned(), value.parse().ok()?));
         Ok(lines.filter_map(counter).collect())
@@ -119,7 +136,7 @@ impl OnGpu<'_> {
 
 /// Waits until a child ends. Returns its first line, or why it failed. Kills a child that does not
 /// end, which also ends its work on the GPU.
-fn wait(mut child: Child) -> Result<String, String> {
+fn wait(mut child: Child) -> Result<String, Failed> {
     let since = Instant::now();
     let status = loop {
         match child.try_wait() {
@@ -129,9 +146,10 @@ fn wait(mut child: Child) -> Result<String, String> {
                 // Fails only if it has just ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("a launch did not end in {} s", PATIENCE.as_secs()));
+                let why = format!("a launch did not end in {} s", PATIENCE.as_secs());
+                return Err(Failed::NotDone(why));
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(Failed::NotDone(error.to_string())),
         }
     };
     match status.success() {
@@ -145,9 +163,13 @@ fn wait(mut child: Child) -> Result<String, String> {
                 .chars()
                 .take(REASON_MAX)
                 .collect();
-            match last.is_empty() {
-                true => Err(format!("{PROGRAM} ended with {status}")),
-                false => Err(last),
+            let why = match last.is_empty() {
+                true => format!("{PROGRAM} ended with {status}"),
+                false => last,
+            };
+            match status.code() == Some(WRONG) {
+                true => Err(Failed::Wrong(why)),
+                false => Err(Failed::NotDone(why)),
             }
         }
     }
