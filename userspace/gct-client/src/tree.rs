@@ -219,28 +219,29 @@ impl Tree {
         self.command("remove", name, false, "stayed")
     }
 
-    /// Moves a process, with its future children, into a group; 0 is the calling process.
+    /// Moves a process, with its future children, into a group; 0 is the calling process. In the
+    /// user-space mode any other number is a pid of the daemon's pid namespace.
     ///
     /// # Errors
     ///
     /// [`Error::Mismatch`] if the group does not list the process afterwards, and those of the
-    /// write and of the read.
+    /// write and of the read. For 0 the group is not read.
     pub fn attach_pid(&self, group: &str, pid: u32) -> Result<(), Error> {
         let target = Target::Owner(Owner::Group(group.to_owned()));
         let entry = files::entry(FileId::GroupProcs);
         self.write(&target, entry, &pid.to_string())?;
-        let wanted = match pid {
-            0 => std::process::id(),
-            pid => pid,
-        };
+        if pid == 0 {
+            // The daemon shows pids of its own pid namespace, in which this process has another.
+            return Ok(());
+        }
         let found = self.read(&target, entry)?;
         match &found {
-            Content::Pids(pids) if pids.contains(&wanted) => Ok(()),
+            Content::Pids(pids) if pids.contains(&pid) => Ok(()),
             // The process has ended in between.
-            _ if !Path::new("/proc").join(wanted.to_string()).exists() => Ok(()),
+            _ if !Path::new("/proc").join(pid.to_string()).exists() => Ok(()),
             _ => Err(Error::Mismatch {
                 path: self.path(&target, entry),
-                wanted: wanted.to_string(),
+                wanted: pid.to_string(),
                 found: found.to_string(),
             }),
         }

@@ -227,8 +227,8 @@ pub(crate) struct Attach {
 /// The options of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Group of the program, created if necessary. Default: a new group `run-PID`, which a later
-    /// `gctctl run` removes after the program has ended.
+    /// Group of the program, created if necessary. Default: a new group
+    /// `run-PID-START`, which a later `gctctl run` removes after the program has ended.
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
     /// tpc.mask of the group on each GPU, such as `0-31,40`.

@@ -99,7 +99,7 @@ fn a_file_becomes_groups_and_limits_and_a_second_time_nothing() {
 fn what_the_file_does_not_name_stays_but_for_prune() {
     let bed = Bed::new("prune");
     bed.apply(FILE, &[]).exits(0);
-    bed.gctctl(&["create", "other", "run-1"]).exits(0);
+    bed.gctctl(&["create", "other", "run-1-2"]).exits(0);
     bed.gctctl(&["set", "other", "tpc.quota=10"]).exits(0);
     let less = "[group.web]\ntpc.quota = 5\n";
     assert_eq!(
@@ -115,7 +115,7 @@ fn what_the_file_does_not_name_stays_but_for_prune() {
     let left: Vec<String> = bed.tree().into_keys().collect();
     assert!(left
         .iter()
-        .all(|path| path.starts_with("web/") || path.starts_with("run-1/")));
+        .all(|path| path.starts_with("web/") || path.starts_with("run-1-2/")));
     assert_eq!(
         bed.apply(less, &["--prune"]).exits(0),
         "nothing to change\n"

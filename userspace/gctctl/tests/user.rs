@@ -310,3 +310,57 @@ fn a_missing_library_is_reported() {
     ran.exits(1);
     assert!(ran.stderr.contains("cannot be started"), "{}", ran.stderr);
 }
+
+/// A program in a pid namespace of its own, such as a container's, has a pid there that is another
+/// process's here. With `/proc` of here, it finds its own pid of here.
+#[test]
+fn in_a_pid_namespace_the_program_itself_is_the_member() {
+    let bed = Bed::new("namespace");
+    let script = format!(
+        "read pid rest </proc/self/stat; echo $$ $pid $({} --user get web group.procs)",
+        env!("CARGO_BIN_EXE_gctctl")
+    );
+    let mut inside = Command::new("unshare");
+    inside.args(["--user", "--map-root-user", "--pid", "--fork"]);
+    inside.args([env!("CARGO_BIN_EXE_gctctl"), "--dir"]);
+    inside.arg(&bed.0.directory);
+    inside.args(["run", "--group", "web", "--preload", "/dev/null", "--"]);
+    let output = inside.args(["sh", "-c", &script]).output().unwrap();
+    let ran = Ran::new(output, &bed.0.directory);
+    if ran.stderr.starts_with("unshare:") {
+        eprintln!("skipped: no user namespaces here");
+        return;
+    }
+    let pids: Vec<u32> = ran
+        .exits(0)
+        .split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect();
+    let &[inner, outer, member] = &pids[..] else {
+        panic!("{}", ran.stdout);
+    };
+    assert_eq!((inner, member), (1, outer), "{}", ran.stdout);
+}
+
+/// The group of an earlier program with this pid is left as it is: its limits are not for this one.
+/// One that somebody else has made under the program's own name is refused.
+#[test]
+fn a_program_never_gets_the_group_of_an_earlier_one() {
+    let bed = Bed::new("adopts");
+    let gctctl = env!("CARGO_BIN_EXE_gctctl");
+    let started = |name: &str| {
+        // The pid of the shell becomes that of gctctl, and that of the program.
+        let script = format!(
+            r#"set -- $(cat /proc/$$/stat); group={name}; {gctctl} create $group >&2
+            exec {gctctl} run --preload /dev/null -- sh -c \
+                'echo "[$({gctctl} --user get $1 group.procs)]"' - $group"#
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]);
+        let output = shell.env("GCTGROUP_DIR", &bed.0.directory).output();
+        Ran::new(output.unwrap(), &bed.0.directory)
+    };
+    assert_eq!(started("run-$$").exits(0), "[]\n");
+    let taken = started("run-$$-${22}");
+    assert_eq!(taken.exits(3), "", "{}", taken.stderr);
+}

@@ -4,6 +4,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -22,7 +23,7 @@ const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
 /// The variable with the SMs that the program sees.
 const SM_COUNT: &str = "GCTGROUP_SM_COUNT";
 
-/// Prefix of the groups that are created for one program. Its pid follows.
+/// Prefix of the groups that are created for one program. Its pid and start time follow.
 const PREFIX: &str = "run-";
 
 /// Becomes the program. Returns only if it cannot be started.
@@ -75,15 +76,16 @@ fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
         Some(group) => group.clone(),
         None => {
             sweep(tree)?;
-            format!("{PREFIX}{}", process::id())
+            own_group()?
         }
     };
     let owner = Owner::Group(group.clone());
-    if !tree.owners()?.contains(&owner) {
+    // A group of the program's own must be new: one that is there has limits of its own.
+    if run.group.is_none() || !tree.owners()?.contains(&owner) {
         tree.create(&group)?;
     }
-    let joined =
-        limit(tree, &limits, &owner).and_then(|()| Ok(tree.attach_pid(&group, process::id())?));
+    // 0 is this process, whatever its pid is where the daemon runs.
+    let joined = limit(tree, &limits, &owner).and_then(|()| Ok(tree.attach_pid(&group, 0)?));
     if joined.is_err() && run.group.is_none() {
         // Fails if the daemon is gone, and its groups with it.
         let _ = tree.remove(&group);
@@ -142,24 +144,57 @@ fn limit(tree: &Tree, limits: &[(&'static Entry, &str)], owner: &Owner) -> Resul
     Ok(())
 }
 
-/// Returns the pid of the program that a group was created for.
-fn program(group: &str) -> Option<&str> {
-    let pid = group.strip_prefix(PREFIX)?;
-    let digits = pid.bytes().all(|digit| digit.is_ascii_digit());
-    (digits && !pid.is_empty()).then_some(pid)
+/// A program for which a group was created: its pid, and its start time in clock ticks since the
+/// boot. Another program may have the pid later, or in another container.
+#[derive(Debug, PartialEq, Eq)]
+struct Program<'a> {
+    pid: &'a str,
+    start: &'a str,
+}
+
+impl<'a> Program<'a> {
+    fn of_group(name: &'a str) -> Option<Self> {
+        let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        let is_number =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number(pid) && is_number(start)).then_some(Self { pid, start })
+    }
+
+    fn has_ended(&self) -> bool {
+        start_time(self.pid).is_none_or(|start| start != self.start)
+    }
+}
+
+/// Returns the start time of a process in clock ticks.
+fn start_time(pid: &str) -> Option<String> {
+    /// Index of the field after the name, which may contain any byte: `starttime` is field 22.
+    const START: usize = 19;
+    let stat = fs::read(Path::new("/proc").join(pid).join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields
+        .split_ascii_whitespace()
+        .nth(START)
+        .map(str::to_owned)
+}
+
+/// Returns the name of a group for this process alone.
+fn own_group() -> Result<String, Failure> {
+    let start = start_time("self")
+        .ok_or_else(|| Failure::new(1, "/proc/self/stat cannot be read: mount /proc."))?;
+    Ok(format!("{PREFIX}{}-{start}", process::id()))
 }
 
 /// Returns whether a group was created for one program.
 pub(super) fn is_run_group(name: &str) -> bool {
-    program(name).is_some()
+    Program::of_group(name).is_some()
 }
 
 /// Removes the groups of programs that have ended, unless children of theirs still run.
 fn sweep(tree: &Tree) -> Result<(), Error> {
     for owner in tree.owners()? {
         let Owner::Group(name) = owner else { continue };
-        let pid = program(&name);
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+        if Program::of_group(&name).is_some_and(|program| program.has_ended()) {
             // Fails for a group with members, which stays.
             let _ = tree.remove(&name);
         }
