@@ -22,9 +22,10 @@ pub(crate) use sessions::Session;
 pub(crate) use watches::FIRST_WATCH;
 
 use crate::budget::Budget;
-use crate::gpus;
+use crate::gpus::{self, Ask, Look, Query};
 use crate::options::Options;
 use crate::tenants::Tenants;
+use crate::timer::Timer;
 use crate::tree::Tree;
 use balance::Balances;
 use clocks::Clocks;
@@ -39,15 +40,15 @@ use gctd_ipc::selftest::{self, Selftest};
 use lowering::Lowerings;
 use pending::PendingWrites;
 use requests::Looks;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use watches::Watches;
 
-/// Time between two queries of a GPU that did not answer.
-const QUERY_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two looks for an answer of the resource manager.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The state of the daemon, except for its sockets.
 #[derive(Debug)]
@@ -73,8 +74,12 @@ pub(crate) struct Daemon {
     memory: Option<Bytes>,
     /// The GPU that was found first.
     first_gpu: Option<GpuId>,
-    /// GPUs that the resource manager has not described yet, and when to ask again.
-    unknown_gpus: HashMap<u32, Instant>,
+    /// How to ask the resource manager.
+    ask: Ask,
+    /// GPUs that the resource manager has not described yet.
+    unknown_gpus: HashMap<u32, Query>,
+    /// Expires when there may be an answer.
+    answers: Timer,
     /// When each member joined its group by pid, in nanoseconds since boot.
     joined: HashMap<(u32, u64), u64>,
     watches: Watches,
@@ -108,7 +113,9 @@ impl Daemon {
             tpcs: options.tpcs,
             memory: options.memory,
             first_gpu: None,
+            ask: options.ask,
             unknown_gpus: HashMap::new(),
+            answers: Timer::new()?,
             joined: HashMap::new(),
             watches: Watches::new(epoll),
         };
@@ -141,6 +148,18 @@ impl Daemon {
         self.clocks.timer()
     }
 
+    /// Returns the timer of answers about GPUs, for epoll.
+    pub(crate) fn answers_timer(&self) -> BorrowedFd<'_> {
+        self.answers.as_fd()
+    }
+
+    /// Takes the answers about GPUs that have come.
+    pub(crate) fn look_at_answers(&mut self) {
+        // Clears the event.
+        let _ = self.answers.has_expired();
+        self.find_gpus();
+    }
+
     /// Adds the GPUs that appeared since the last call. All appear when the driver is loaded.
     fn find_gpus(&mut self) {
         for mut facts in gpus::find(&self.gpus) {
@@ -152,7 +171,7 @@ impl Daemon {
                     name = facts.name.as_str(),
                     "found a GPU"
                 );
-                self.unknown_gpus.insert(facts.rm_id, Instant::now());
+                self.unknown_gpus.insert(facts.rm_id, Query::new());
                 self.clocks.find(facts.rm_id, facts.pci.to_string());
             }
             // The driver tells it when it has started the GPU, which others may cause, too.
@@ -165,27 +184,30 @@ impl Daemon {
         self.apply_effects();
     }
 
-    /// Asks the resource manager about a GPU that it has not described yet, at most once per
-    /// [`QUERY_INTERVAL`].
+    /// Asks the resource manager about a GPU that it has not described yet, and takes its answer.
     ///
     /// The TPCs are those that the administrator named, else those that the resource manager
     /// reports, else those that `gctctl selftest` found.
     fn query_gpu(&mut self, facts: &mut GpuFacts) {
-        let due = self.unknown_gpus.get(&facts.rm_id).copied();
-        if due.is_none_or(|due| due > Instant::now()) {
+        let Some(query) = self.unknown_gpus.get_mut(&facts.rm_id) else {
             return;
-        }
-        let answer = gpus::ask(facts.minor);
-        match answer {
-            Ok(Some(_)) => self.unknown_gpus.remove(&facts.rm_id),
-            Ok(None) => {
-                let due = Instant::now() + QUERY_INTERVAL;
-                self.unknown_gpus.insert(facts.rm_id, due)
-            }
-            // A query that timed out will not be answered later either.
-            Err(_) => self.unknown_gpus.remove(&facts.rm_id),
         };
-        let answer = answer.ok().flatten();
+        let look = query.look(self.ask, facts.minor);
+        if query.is_asked() {
+            self.answers.once(ANSWER_INTERVAL);
+        }
+        let answer = match look {
+            Look::Later => return,
+            Look::Failed => None,
+            Look::Hung => {
+                self.unknown_gpus.remove(&facts.rm_id);
+                None
+            }
+            Look::Answered(answer) => {
+                self.unknown_gpus.remove(&facts.rm_id);
+                Some(answer)
+            }
+        };
         facts.memory_total = self.memory;
         if let Some(answer) = &answer {
             facts.set_architecture(answer.chip.architecture);

@@ -4,12 +4,12 @@
 
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds, Uuid};
 use gct_core::text::Text;
-use gctd_ipc::driver;
+use gctd_ipc::driver::{self, Facts};
 use gctd_ipc::selftest::{self, Missing, Selftest};
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 /// The directory in which the driver lists its GPUs.
 pub const DEFAULT_DIRECTORY: &str = "/proc/driver/nvidia/gpus";
@@ -17,6 +17,13 @@ pub const DEFAULT_DIRECTORY: &str = "/proc/driver/nvidia/gpus";
 /// Most time to wait for the resource manager. It initialises an idle GPU first, which takes one
 /// or two seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time between two queries of a GPU. It doubles while they fail.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Asks the resource manager about `/dev/nvidia<minor>`, as [`driver::ask`] does.
+pub type Ask = fn(u32) -> Option<Facts>;
 
 /// Returns the GPUs in order of PCI address.
 pub(crate) fn find(directory: &Path) -> Vec<GpuFacts> {
@@ -32,20 +39,84 @@ pub(crate) fn find(directory: &Path) -> Vec<GpuFacts> {
     gpus
 }
 
+/// A query of the resource manager about a GPU, repeated until it answers.
+///
+/// The first one is waited for. A GPU that is sick takes seconds to fail, so later ones are not,
+/// and they come less and less often.
+#[derive(Debug)]
+pub(crate) struct Query {
+    due: Instant,
+    /// The time between the last two; zero before the first has failed.
+    pause: Duration,
+    /// When it was asked, and where the answer comes.
+    asked: Option<(Instant, Receiver<Option<Facts>>)>,
+}
+
+/// What a look at a [`Query`] found.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// It is not due, or not answered yet.
+    Later,
+    /// The resource manager does not know the GPU, or cannot start it.
+    Failed,
+    /// There was no answer in [`TIMEOUT`], so there will be none.
+    Hung,
+    /// The resource manager has described it.
+    Answered(Facts),
+}
+
+impl Query {
+    /// Creates a query that is due.
+    pub(crate) fn new() -> Self {
+        Self {
+            due: Instant::now(),
+            pause: Duration::ZERO,
+            asked: None,
+        }
+    }
+
+    /// Returns whether an answer is expected.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Asks if that is due, and takes the answer.
+    pub(crate) fn look(&mut self, ask: Ask, minor: u32) -> Look {
+        let is_first = self.pause.is_zero();
+        let (since, receiver) = match self.asked.take() {
+            Some(asked) => asked,
+            None if Instant::now() < self.due => return Look::Later,
+            None => (Instant::now(), start(ask, minor)),
+        };
+        let patience = if is_first { TIMEOUT } else { Duration::ZERO };
+        match receiver.recv_timeout(patience) {
+            Ok(Some(facts)) => Look::Answered(facts),
+            Ok(None) => {
+                self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+                self.due = Instant::now() + self.pause;
+                Look::Failed
+            }
+            Err(RecvTimeoutError::Timeout) if since.elapsed() < TIMEOUT => {
+                self.asked = Some((since, receiver));
+                Look::Later
+            }
+            Err(_) => Look::Hung,
+        }
+    }
+}
+
 /// Asks the resource manager about a GPU.
 ///
 /// A GPU that fell off its bus may block the caller for ever, so a thread of its own asks.
-///
-/// # Errors
-///
-/// `RecvTimeoutError` without an answer in [`TIMEOUT`].
-pub(crate) fn ask(minor: u32) -> Result<Option<driver::Facts>, RecvTimeoutError> {
+fn start(ask: Ask, minor: u32) -> Receiver<Option<Facts>> {
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let answer = move || {
         // Fails if the caller has given up.
-        let _ = sender.send(driver::ask(minor));
-    });
-    receiver.recv_timeout(TIMEOUT)
+        let _ = sender.send(ask(minor));
+    };
+    // Without a thread the sender is dropped, which the receiver notices.
+    let _ = std::thread::Builder::new().spawn(answer);
+    receiver
 }
 
 /// Returns what was found exact on a GPU under the driver that is loaded. Says what is wrong with

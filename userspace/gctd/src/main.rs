@@ -8,7 +8,7 @@ use anyhow::{anyhow, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
 use gctd::{gpus, notify, Mount, Options, Server};
-use gctd_ipc::{paths, selftest};
+use gctd_ipc::{driver, paths, selftest};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -77,6 +77,7 @@ fn serve(cli: Cli) -> Result<()> {
         tpcs: cli.tpcs,
         clocks: cli.clocks,
         memory: None,
+        ask: driver::ask,
     };
     let signals = Signals::block();
     log::start(cli.log_format, cli.log_level);

@@ -2,6 +2,7 @@
 
 //! Holds what the command line configures.
 
+use crate::gpus::Ask;
 use gct_core::mask::TpcMask;
 use gct_core::units::Bytes;
 use std::path::PathBuf;
@@ -21,4 +22,6 @@ pub struct Options {
     pub clocks: bool,
     /// The memory of every GPU that the resource manager does not describe.
     pub memory: Option<Bytes>,
+    /// How to ask the resource manager about a GPU.
+    pub ask: Ask,
 }

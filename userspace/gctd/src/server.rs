@@ -44,7 +44,8 @@ const LOWERINGS_TIMER: u64 = 6;
 const BALANCES_TIMER: u64 = 7;
 const CLOCKS_TIMER: u64 = 8;
 const GREETINGS_TIMER: u64 = 9;
-const FIRST_CONNECTION: u64 = 10;
+const ANSWERS_TIMER: u64 = 10;
+const FIRST_CONNECTION: u64 = 11;
 
 /// Time for the first message of a connection, which a client sends at once.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -110,6 +111,7 @@ impl Server {
             (daemon.lowerings_timer(), LOWERINGS_TIMER),
             (daemon.balances_timer(), BALANCES_TIMER),
             (daemon.clocks_timer(), CLOCKS_TIMER),
+            (daemon.answers_timer(), ANSWERS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
             (greetings_timer.as_fd(), GREETINGS_TIMER),
         ] {
@@ -169,6 +171,7 @@ impl Server {
                     LOWERINGS_TIMER => self.daemon.lock().look_at_lowerings(),
                     BALANCES_TIMER => self.daemon.lock().look_at_memory(),
                     CLOCKS_TIMER => self.daemon.lock().look_at_clocks(),
+                    ANSWERS_TIMER => self.daemon.lock().look_at_answers(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     GREETINGS_TIMER => self.look_at_greetings(),
                     event if event > FIRST_WATCH => self.process_ended(event),

@@ -2,12 +2,13 @@
 
 //! Runs a daemon without a GPU in a thread of a test, and a client of its tree.
 
+use crate::gpus::Ask;
 use crate::{Mount, Options, Server, Stopper};
 use gct_core::mask::TpcMask;
 use gct_core::units::Bytes;
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::{driver, socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::fs::{self, Permissions};
@@ -41,6 +42,7 @@ pub struct Daemon {
     pub directory: PathBuf,
     tpcs: Option<TpcMask>,
     memory: Option<Bytes>,
+    ask: Ask,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
@@ -75,12 +77,27 @@ impl Daemon {
         Self::start(directory, tpcs, None)
     }
 
+    /// Starts a daemon that asks about its GPUs in this way.
+    pub fn with_ask(test: &str, gpus: usize, ask: Ask) -> Self {
+        Self::start_asking(directory(test, gpus), None, None, ask)
+    }
+
     fn start(directory: PathBuf, tpcs: Option<TpcMask>, memory: Option<Bytes>) -> Self {
-        let (stopper, thread) = serve(bind(&directory, tpcs, memory));
+        Self::start_asking(directory, tpcs, memory, driver::ask)
+    }
+
+    fn start_asking(
+        directory: PathBuf,
+        tpcs: Option<TpcMask>,
+        memory: Option<Bytes>,
+        ask: Ask,
+    ) -> Self {
+        let (stopper, thread) = serve(bind(&directory, tpcs, memory, ask));
         Self {
             directory,
             tpcs,
             memory,
+            ask,
             stopper,
             thread: Some(thread),
         }
@@ -91,7 +108,7 @@ impl Daemon {
         self.stop();
         let directory = self.directory.join("tree");
         fs::create_dir_all(&directory).unwrap();
-        let server = bind(&self.directory, self.tpcs, self.memory);
+        let server = bind(&self.directory, self.tpcs, self.memory, self.ask);
         let mount = Mount::new(&server, &directory);
         self.resume(server);
         match mount {
@@ -119,7 +136,7 @@ impl Daemon {
     /// Starts a new daemon, without groups or limits, in the same directory.
     pub fn restart(&mut self) {
         self.stop();
-        self.resume(bind(&self.directory, self.tpcs, self.memory));
+        self.resume(bind(&self.directory, self.tpcs, self.memory, self.ask));
     }
 
     /// Writes a file of the tree in a thread, because a pending write blocks its writer.
@@ -163,7 +180,7 @@ fn directory(test: &str, gpus: usize) -> PathBuf {
     directory
 }
 
-fn bind(directory: &Path, tpcs: Option<TpcMask>, memory: Option<Bytes>) -> Server {
+fn bind(directory: &Path, tpcs: Option<TpcMask>, memory: Option<Bytes>, ask: Ask) -> Server {
     let options = Options {
         directory: directory.to_owned(),
         gpus: directory.join("gpus"),
@@ -171,6 +188,7 @@ fn bind(directory: &Path, tpcs: Option<TpcMask>, memory: Option<Bytes>) -> Serve
         tpcs,
         clocks: false,
         memory,
+        ask,
     };
     // A child that another thread has forked holds the lock of a daemon that was stopped, until it
     // executes its program.

@@ -91,6 +91,7 @@ fn a_second_daemon_is_refused() {
         clocks: false,
         tpcs: None,
         memory: None,
+        ask: gctd_ipc::driver::ask,
     };
     let refused = gctd::Server::bind(&options).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
