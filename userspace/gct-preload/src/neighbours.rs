@@ -23,8 +23,10 @@ use std::sync::Arc;
 pub(crate) struct GpuPeers {
     gpu: Arc<Gpu>,
     peers: Vec<Peer>,
-    /// The TPCs that are reserved for this process.
-    own: TpcMask,
+    /// The TPCs that are reserved for this process, by its slot; `None` without one.
+    own: Option<TpcMask>,
+    /// The same by its page.
+    reserved: TpcMask,
     /// The limits of each peer that count beside this process, by its index in `peers`.
     standings: Vec<Option<Standing>>,
     board: u64,
@@ -51,7 +53,8 @@ impl GpuPeers {
             gpu,
             peers,
             shares_group,
-            own: TpcMask::EMPTY,
+            own: None,
+            reserved: TpcMask::EMPTY,
             standings: Vec::with_capacity(SLOTS_MAX),
             board: u64::MAX,
             limits: 0,
@@ -127,8 +130,8 @@ impl GpuPeers {
         let board = &self.gpu.board;
         let slot = |index, user| board.slot(index).filter(|slot| slot.user == user);
         let mine = self.gpu.slot.and_then(|(index, user)| slot(index, user));
+        self.own = mine.map(|slot| TpcMask::from_words(slot.tpcs));
         let mine = mine.unwrap_or_default();
-        self.own = TpcMask::from_words(mine.tpcs);
         self.standings.clear();
         for peer in self.peers.iter().take(SLOTS_MAX) {
             let slot = slot(peer.slot, peer.user);
@@ -148,6 +151,7 @@ impl Peers for GpuPeers {
         }
         let (generation, new) = self.gpu.page.limits()?;
         limits::take(limits, &new);
+        self.reserved = TpcMask::from_words(new.own);
         self.limits = generation;
         self.gpu.page.acknowledge(generation);
         Some(new.topology)
@@ -156,7 +160,7 @@ impl Peers for GpuPeers {
     fn look_around(&mut self, now: Ns) -> Surroundings<'_> {
         self.update(now);
         Surroundings {
-            own: self.own,
+            own: self.own.unwrap_or(self.reserved),
             neighbours: &self.neighbours,
             by_turns: !self.shares_group.load(Ordering::Relaxed),
         }

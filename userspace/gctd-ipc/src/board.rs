@@ -22,8 +22,8 @@ use gct_core::mask::TpcMask;
 use gct_core::policy::share::{Sign, Spent, Virtual};
 use gct_core::units::{Ns, Weight};
 
-/// Most processes of one GPU that can lend and borrow TPCs: as many as MPS has clients. Further
-/// ones use only their own TPCs.
+/// Most processes of one GPU that see each other: as many as MPS has clients. A further one keeps
+/// to its own limits and sees those with a slot, but they do not see it.
 pub const SLOTS_MAX: usize = 60;
 
 /// The index of a slot.

@@ -32,7 +32,7 @@ pub mod socket;
 pub mod tenant;
 
 /// The version of messages and pages. Both sides must have the same.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// The features that the preload library of this version enforces. The daemon announces them.
 pub const ENFORCED: FeatureSet = FeatureSet::NONE

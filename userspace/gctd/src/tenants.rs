@@ -2,6 +2,8 @@
 
 //! Publishes limits to processes and collects their counters, through their pages on each GPU.
 
+mod seats;
+
 use gct_core::gpu_time::GpuTime;
 use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
@@ -11,11 +13,12 @@ use gct_core::policy::size;
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::state::State;
 use gct_core::units::Ns;
-use gctd_ipc::board::{Board, BoardWriter, Pulse, Slot, SlotIndex, SLOTS_MAX};
+use gctd_ipc::board::{Board, BoardWriter, Pulse, Slot, SlotIndex};
 use gctd_ipc::page::{Limits, Page};
 use gctd_ipc::shared::{SealedFd, Shared, SharedFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
+use seats::Holder;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -27,6 +30,7 @@ pub(crate) type ConnectionId = u64;
 struct Tenant {
     connection: ConnectionId,
     proc: ProcKey,
+    user: Option<u32>,
     gpu: GpuId,
     minor: u32,
     slot: Option<(SlotIndex, u32)>,
@@ -76,6 +80,11 @@ enum Fds {
 }
 
 impl Tenant {
+    /// Returns who has its slot.
+    fn holder(&self, state: &State<'_>) -> Holder {
+        holder(self.proc, self.user, state)
+    }
+
     /// Returns the descriptor of the pulse once it is sealed.
     fn pulse(&self) -> Option<BorrowedFd<'_>> {
         match &self.fds {
@@ -108,6 +117,11 @@ fn belongs(state: &State<'_>, tenant: &Tenant, owner: Owner) -> bool {
     }
 }
 
+fn holder(proc: ProcKey, user: Option<u32>, state: &State<'_>) -> Holder {
+    let group = state.group_of(proc);
+    group.map_or(Holder::User(user), Holder::Group)
+}
+
 /// The board of a GPU.
 #[derive(Debug)]
 struct GpuBoard {
@@ -138,18 +152,39 @@ pub(crate) struct PageReply<'a> {
 pub(crate) type Neighbour<'a> = ((SlotIndex, u32), BorrowedFd<'a>);
 
 impl Tenants {
-    /// Creates the page of a process on a GPU where this connection has none.
+    /// Creates the page of a user's process on a GPU where this connection has none.
     pub(crate) fn open(
         &mut self,
         connection: ConnectionId,
-        proc: ProcKey,
-        gpu: GpuId,
-        minor: u32,
+        (proc, user): (ProcKey, Option<u32>),
+        (gpu, minor): (GpuId, u32),
+        state: &State<'_>,
     ) -> Result<()> {
         self.ensure_board(gpu)?;
-        let tenant = self.new_tenant(connection, proc, gpu, minor)?;
+        let mut tenant = new_tenant(connection, (proc, user), (gpu, minor))?;
+        tenant.slot = self.take_slot(&tenant, state);
         self.tenants.push(tenant);
         Ok(())
+    }
+
+    /// Takes a slot for a process: the one that an earlier connection of it has, or a free one.
+    fn take_slot(&mut self, new: &Tenant, state: &State<'_>) -> Option<(SlotIndex, u32)> {
+        let mut here = self.tenants.iter_mut().filter(|t| t.gpu == new.gpu);
+        let earlier = here.find(|t| t.proc == new.proc && t.slot.is_some());
+        let index = match earlier.and_then(|t| t.slot.take()) {
+            Some((index, _)) => {
+                self.clear_slot(new.gpu, index);
+                index
+            }
+            None => {
+                let here = self.tenants.iter().filter(|t| t.gpu == new.gpu);
+                let taken = here.filter_map(|t| Some((t.slot?.0, t.holder(state))));
+                let taken: Vec<(SlotIndex, Holder)> = taken.collect();
+                seats::free(&taken, new.holder(state))?
+            }
+        };
+        self.last_user = self.last_user.checked_add(1).unwrap_or(1);
+        Some((index, self.last_user))
     }
 
     /// Returns the reply for a page on a GPU. `again`: the descriptors were returned before.
@@ -191,6 +226,12 @@ impl Tenants {
         Ok(())
     }
 
+    fn clear_slot(&mut self, gpu: GpuId, index: SlotIndex) {
+        if let Some(board) = self.boards.iter_mut().find(|board| board.gpu == gpu) {
+            board.writer.set(index, Slot::default());
+        }
+    }
+
     fn ensure_board(&mut self, gpu: GpuId) -> Result<()> {
         if self.boards.iter().all(|board| board.gpu != gpu) {
             let (fd, page) = SharedFd::create::<Board>("gctgroup-board")?;
@@ -198,48 +239,6 @@ impl Tenants {
             self.boards.push(GpuBoard { gpu, writer, fd });
         }
         Ok(())
-    }
-
-    fn new_tenant(
-        &mut self,
-        connection: ConnectionId,
-        proc: ProcKey,
-        gpu: GpuId,
-        minor: u32,
-    ) -> Result<Tenant> {
-        let (page_fd, page) = SharedFd::create::<Page>("gctgroup-page")?;
-        let (pulse_fd, _) = SharedFd::create::<Pulse>("gctgroup-pulse")?;
-        let taken = |index: SlotIndex| {
-            let mine = |t: &Tenant| t.gpu == gpu && t.slot.is_some_and(|(at, _)| at == index);
-            self.tenants.iter().any(mine)
-        };
-        let free = (0..).take(SLOTS_MAX).find(|index| !taken(*index));
-        let slot = free.map(|index| {
-            self.last_user = self.last_user.checked_add(1).unwrap_or(1);
-            (index, self.last_user)
-        });
-        Ok(Tenant {
-            connection,
-            proc,
-            gpu,
-            minor,
-            slot,
-            page,
-            fds: Fds::Writable {
-                page: page_fd,
-                pulse: pulse_fd,
-            },
-            generation: 0,
-            limits: None,
-            controlled: 0,
-            answer: Answer::Applied,
-            seen: Launches::ZERO,
-            time: GpuTime::ZERO,
-            faults: 0,
-            requests: Histogram::NEW,
-            demand: Demand::new(),
-            measured: Seen::default(),
-        })
     }
 
     /// Returns the GPUs on which a connection has a page.
@@ -264,18 +263,14 @@ impl Tenants {
 
     /// Collects the last counters of a connection and removes its pages.
     pub(crate) fn close(&mut self, connection: ConnectionId, state: &mut State<'_>) {
-        self.collect_counters(state, |tenant| tenant.connection == connection);
-        let boards = &mut self.boards;
-        self.tenants.retain(|tenant| {
-            if tenant.connection != connection {
-                return true;
-            }
-            let board = boards.iter_mut().find(|board| board.gpu == tenant.gpu);
-            if let (Some(board), Some((index, _))) = (board, tenant.slot) {
-                board.writer.set(index, Slot::default());
-            }
-            false
-        });
+        let gone = |tenant: &Tenant| tenant.connection == connection;
+        self.collect_counters(state, gone);
+        let slots = self.tenants.iter().filter(|tenant| gone(tenant));
+        let slots = slots.filter_map(|tenant| Some((tenant.gpu, tenant.slot?.0)));
+        for (gpu, index) in slots.collect::<Vec<_>>() {
+            self.clear_slot(gpu, index);
+        }
+        self.tenants.retain(|tenant| !gone(tenant));
     }
 
     /// Adds to the core's statistics what all processes have counted since the last call.
@@ -352,6 +347,7 @@ impl Tenants {
             let share = state.share(tenant.proc, tenant.gpu);
             let limits = Limits::new(
                 &settings,
+                &state.standing(tenant.proc, tenant.gpu).own,
                 &state.gpu_topology(tenant.gpu),
                 &share,
                 state.clock(tenant.gpu),
@@ -476,6 +472,39 @@ impl Tenants {
             }
         }
     }
+}
+
+/// Creates a process on a GPU with an empty page, and no slot.
+fn new_tenant(
+    connection: ConnectionId,
+    (proc, user): (ProcKey, Option<u32>),
+    (gpu, minor): (GpuId, u32),
+) -> Result<Tenant> {
+    let (page_fd, page) = SharedFd::create::<Page>("gctgroup-page")?;
+    let (pulse_fd, _) = SharedFd::create::<Pulse>("gctgroup-pulse")?;
+    Ok(Tenant {
+        connection,
+        proc,
+        user,
+        gpu,
+        minor,
+        slot: None,
+        page,
+        fds: Fds::Writable {
+            page: page_fd,
+            pulse: pulse_fd,
+        },
+        generation: 0,
+        limits: None,
+        controlled: 0,
+        answer: Answer::Applied,
+        seen: Launches::ZERO,
+        time: GpuTime::ZERO,
+        faults: 0,
+        requests: Histogram::NEW,
+        demand: Demand::new(),
+        measured: Seen::default(),
+    })
 }
 
 /// Writes the slots of a GPU's board: reservation and priority of each process.

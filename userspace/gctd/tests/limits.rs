@@ -298,23 +298,3 @@ fn a_fault_is_counted_for_its_owner_only() {
     eventually(&"faults 2, last_xid 43".to_owned(), || faults("web/0"));
     assert_eq!(faults("other/0"), "faults 0, last_xid 0");
 }
-
-#[test]
-fn neighbours_see_each_other_on_the_board() {
-    let daemon = Daemon::new("board", 1);
-    let (mut one, mut two) = (Tenant::of(&daemon), Tenant::of(&daemon));
-    let (first, second) = (one.cuda(0), two.cuda(0));
-    assert_eq!(first.board.slots().count(), 2);
-    let peers = one.link.peers(0).unwrap();
-    let seen: Vec<_> = peers.iter().map(|peer| (peer.slot, peer.user)).collect();
-    assert_eq!(seen, [second.slot.unwrap()]);
-    assert_eq!(peers[0].busy_since_ns(), None);
-    second.pulse.busy(5);
-    assert_eq!(peers[0].busy_since_ns(), Some(5));
-    let generation = first.board.generation();
-    drop(two);
-    eventually(&1, || first.board.slots().count());
-    assert!(first.board.generation() > generation);
-    assert!(one.link.peers(0).unwrap().is_empty());
-    assert!(one.link.peers(7).unwrap().is_empty());
-}

@@ -19,7 +19,7 @@ fn process() {
         return;
     };
     let mut tenant = Tenant::new(path.as_ref());
-    tenant.cuda(0);
+    tenant.cuda(0).pulse.busy(5);
     assert!(tenant.memory(MEMORY, 1 << 20));
     if std::env::var_os("GCTD_TEST_EXEC").is_some() {
         let mut again = Command::new(std::env::current_exe().unwrap());
@@ -245,4 +245,49 @@ fn the_members_of_a_group_share_its_time_slice() {
     eventually(&true, || told().contains("slice 400\nround 800\n"));
     drop(mate);
     eventually(&Some(800), slice);
+}
+
+#[test]
+fn neighbours_see_each_other_on_the_board() {
+    let daemon = Daemon::new("board", 1);
+    let mut one = Tenant::of(&daemon);
+    let first = one.cuda(0);
+    assert!(one.link.peers(0).unwrap().is_empty());
+    let other = Process::spawn(&daemon, "exec \"$@\"");
+    eventually(&2, || first.board.slots().count());
+    let slots = first.board.slots().map(|(index, slot)| (index, slot.user));
+    let others: Vec<_> = slots.filter(|slot| Some(*slot) != first.slot).collect();
+    let peers = one.link.peers(0).unwrap();
+    let seen: Vec<_> = peers.iter().map(|peer| (peer.slot, peer.user)).collect();
+    assert_eq!(seen, others);
+    eventually(&Some(5), || peers[0].busy_since_ns());
+    let generation = first.board.generation();
+    drop(other);
+    eventually(&1, || first.board.slots().count());
+    assert!(first.board.generation() > generation);
+    assert!(one.link.peers(0).unwrap().is_empty());
+    assert!(one.link.peers(7).unwrap().is_empty());
+}
+
+/// A process cannot take the slots of others by connections, and one that executes another program
+/// has a slot again.
+#[test]
+fn a_process_has_one_slot_which_its_last_connection_has() {
+    let daemon = Daemon::new("one-slot", 1);
+    let mut tenants: Vec<Tenant> = (0..3).map(|_| Tenant::of(&daemon)).collect();
+    let gpus: Vec<_> = tenants.iter_mut().map(|tenant| tenant.cuda(0)).collect();
+    let slots = || -> Vec<_> {
+        let slots = gpus[0].board.slots();
+        slots.map(|(index, slot)| (index, slot.user)).collect()
+    };
+    assert_eq!(slots(), [gpus[2].slot.unwrap()]);
+    assert!(tenants[2].link.peers(0).unwrap().is_empty());
+    let seen = tenants[0].link.peers(0).unwrap();
+    assert_eq!((seen.len(), seen[0].slot), (1, gpus[2].slot.unwrap().0));
+    // The board keeps the slot when an earlier connection ends.
+    tenants.remove(0);
+    assert!(tenants[1].link.peers(0).is_some());
+    assert_eq!(slots(), [gpus[2].slot.unwrap()]);
+    drop(tenants);
+    eventually(&0, || slots().len());
 }

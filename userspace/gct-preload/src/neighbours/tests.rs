@@ -18,9 +18,10 @@ use gct_core::policy::patience;
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::policy::slo::request::GAP;
 use gct_core::policy::tpc::{Rank, SWITCHES};
+use gct_core::topology::Topology;
 use gct_core::units::{Ns, Percent, Priority, Us};
 use gct_model::Config;
-use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
+use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot, SlotIndex};
 use gctd_ipc::page::{Limits, Page};
 use gctd_ipc::shared::{Shared, SharedFd};
 use gctd_ipc::tenant::Gpu;
@@ -50,6 +51,11 @@ impl Beside {
     /// Sets up a tenant of priority 8. `own` is reserved for the neighbour; if empty, the neighbour
     /// has priority 0.
     fn new(own: &str, limits: LaunchLimits) -> Self {
+        Self::with_slot(Some((1, 2)), own, limits)
+    }
+
+    /// The same with the slot on the board that the tenant was told.
+    fn with_slot(told: Option<(SlotIndex, u32)>, own: &str, limits: LaunchLimits) -> Self {
         let (board_fd, board) = page::<Board>("board");
         let mut board = BoardWriter::new(board);
         let mask = TpcMask::parse(own.as_bytes()).unwrap_or(TpcMask::EMPTY);
@@ -81,7 +87,7 @@ impl Beside {
         };
         let gpu = Gpu {
             minor: 0,
-            slot: Some((1, 2)),
+            slot: told,
             page: page::<Page>("page").1,
             pulse,
             board: BoardReader::new(
@@ -287,6 +293,35 @@ fn a_request_is_measured_with_the_time_for_which_it_waits() {
         page(&beside).page.open_request(now),
     );
     assert_eq!(found, (one, Ns(0)), "once");
+}
+
+/// Checks that a process without a slot has the TPCs that are reserved for it, which its page
+/// alone names.
+#[test]
+fn without_a_slot_a_tenant_has_its_reserved_tpcs() {
+    let started = |told| {
+        let mut beside = Beside::with_slot(told, "", later());
+        let limits = Limits {
+            own: [0xf, 0, 0, 0],
+            priority: 8,
+            topology: Topology::together(TpcMask::first(128)),
+            ..Limits::NONE
+        };
+        let gpu = beside.bench.governor.peers().unwrap().gpu().clone();
+        gpu.page.set_limits(1, &limits);
+        beside.neighbour.busy(beside.bench.now_ns());
+        beside.bench.launch();
+        match beside.after(0) {
+            0 => None,
+            _ => Some(beside.last_mask()),
+        }
+    };
+    assert_eq!(
+        started(Some((1, 2))),
+        None,
+        "the board says that it has none"
+    );
+    assert_eq!(started(None).map(|disabled| !disabled & 0xffff), Some(0xf));
 }
 
 /// Checks that the slip and the clock come by the page, and what is measured goes there.

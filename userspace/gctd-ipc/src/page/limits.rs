@@ -2,7 +2,8 @@
 
 //! Packs the effective limits of a process into words, and back.
 
-use super::MaskWords;
+use super::{MaskWords, MASK_WORDS};
+use gct_core::mask::TpcMask;
 use gct_core::policy::clock::Clock;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
@@ -10,7 +11,7 @@ use gct_core::topology::Topology;
 use gct_core::units::{Ns, Percent, Us, Weight};
 
 /// Words of packed [`Limits`].
-pub(super) const LIMIT_WORDS: usize = 18;
+pub(super) const LIMIT_WORDS: usize = 22;
 
 /// The effective limits of a process on a GPU: its own combined with those of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,9 @@ pub struct Limits {
     pub slip_power: Percent,
     /// The clock that its launches are measured at; `None` while it is changed, or nobody does.
     pub clock: Option<Clock>,
+    /// The TPCs that are reserved for the process or its group. One that has a slot on the board
+    /// finds them there.
+    pub own: MaskWords,
     /// The TPCs of the GPU.
     pub topology: Topology,
     /// The limits on its time, its own beside its group's.
@@ -68,13 +72,16 @@ impl Limits {
         slip: Percent(0),
         slip_power: Percent(0),
         clock: None,
+        own: [0; MASK_WORDS],
         topology: Topology::UNKNOWN,
         share: Share::NONE,
     };
 
-    /// Converts the core's settings for a GPU. Who has no slip needs no clock.
+    /// Converts the core's settings for a GPU. `own` is reserved there for the process or its
+    /// group. Who has no slip needs no clock.
     pub fn new(
         settings: &Settings,
+        own: &TpcMask,
         topology: &Topology,
         share: &Share,
         clock: Option<Clock>,
@@ -98,6 +105,7 @@ impl Limits {
             slip: settings.slip_in_force(),
             slip_power,
             clock: clock.filter(|_| slip_power > Percent(0)),
+            own: *own.words(),
             topology: *topology,
             share: *share,
         }
@@ -125,6 +133,7 @@ impl Limits {
         let slice = u64::from(self.timeslice_us);
         let priority = u64::from(self.priority);
         let [e, f, g, h, gpcs] = self.topology.to_words();
+        let [i, j, k, l] = self.own;
         [
             flags,
             a,
@@ -144,11 +153,15 @@ impl Limits {
             weight_bits(self.share.owner) | weight_bits(self.share.own) << 16,
             cycle_word(self.share.owner),
             cycle_word(self.share.own),
+            i,
+            j,
+            k,
+            l,
         ]
     }
 
     pub(super) fn from_words(words: &[u64; LIMIT_WORDS]) -> Self {
-        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, e, f, g, h, gpcs, weights, owner, own] =
+        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, e, f, g, h, gpcs, weights, owner, own, i, j, k, l] =
             *words;
         let flag = |bit: u32| flags >> bit & 1 == 1;
         Self {
@@ -172,6 +185,7 @@ impl Limits {
             // CAST: as above.
             slip_power: Percent((flags >> 16) as u8),
             clock: Clock::new(flags >> 24),
+            own: [i, j, k, l],
             topology: Topology::from_words([e, f, g, h, gpcs]),
             share: Share {
                 owner: level(weights, owner),

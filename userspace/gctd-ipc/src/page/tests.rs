@@ -18,7 +18,13 @@ fn a_new_page_has_no_limits() {
     page.set_limits(1, &Limits::NONE);
     assert_eq!(page.limits(), Some((1, Limits::NONE)));
     let of = |settings: &Settings| {
-        Limits::new(settings, &Topology::UNKNOWN, &Share::NONE, Clock::new(900))
+        Limits::new(
+            settings,
+            &TpcMask::EMPTY,
+            &Topology::UNKNOWN,
+            &Share::NONE,
+            Clock::new(900),
+        )
     };
     assert_eq!(of(&Settings::DEFAULT), Limits::NONE);
     let slips = Settings {
@@ -142,7 +148,7 @@ proptest! {
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
         flags: [bool; 4], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
-        slip_power: u8, clock in proptest::option::of(1u64..=1000),
+        slip_power: u8, own: MaskWords, clock in proptest::option::of(1u64..=1000),
     ) {
         let level = |at: usize| Level {
             weight: weights[at].map(|weight| Weight(weight.max(1))),
@@ -157,7 +163,7 @@ proptest! {
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
             taken, slip: Percent(slip), yields, topology, share,
-            slip_power: Percent(slip_power), clock: clock.and_then(Clock::new),
+            slip_power: Percent(slip_power), clock: clock.and_then(Clock::new), own,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }

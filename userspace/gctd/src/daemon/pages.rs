@@ -32,7 +32,10 @@ impl Daemon {
             if !self.budget.try_charge(&session.account, FDS_PAGE) {
                 return Err(Error::NoSpace);
             }
-            if self.tenants.open(connection, key, gpu, minor).is_err() {
+            let (process, place) = ((key, session.account.uid), (gpu, minor));
+            let state = self.tables.state();
+            let opened = self.tenants.open(connection, process, place, &state);
+            if opened.is_err() {
                 self.budget.uncharge(&session.account, FDS_PAGE);
                 return Err(Error::NoSpace);
             }
