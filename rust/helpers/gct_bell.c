@@ -80,8 +80,7 @@ static struct gct_bell_gpu *gct_bell_gpu_find(uint32_t id)
 	return NULL;
 }
 
-/* Returns the state of a GPU, or NULL without memory. */
-static struct gct_bell_gpu *gct_bell_gpu(uint32_t id)
+struct gct_bell_gpu *gct_bell_gpu(uint32_t id)
 {
 	struct gct_bell_gpu *made = kzalloc(sizeof(*made), GFP_KERNEL);
 	struct gct_bell_gpu *gpu;
@@ -273,16 +272,11 @@ static void gct_bells_revoke(struct work_struct *work)
 	spin_unlock(&gct_bell_lock);
 }
 
-struct gct_bell_gpu *gct_bells_begin(uint32_t gpu_id, struct gct_worker *worker)
+void gct_bells_begin(struct gct_bell_gpu *gpu, struct gct_worker *worker)
 {
-	struct gct_bell_gpu *gpu = gct_bell_gpu(gpu_id);
-
-	if (gpu) {
-		spin_lock(&gct_bell_lock);
-		gpu->worker = worker;
-		spin_unlock(&gct_bell_lock);
-	}
-	return gpu;
+	spin_lock(&gct_bell_lock);
+	gpu->worker = worker;
+	spin_unlock(&gct_bell_lock);
 }
 
 void gct_bells_end(struct gct_bell_gpu *gpu)

@@ -112,14 +112,13 @@ struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)
 	if (!worker)
 		return NULL;
 	worker->data = data;
-	worker->task = kthread_create(gct_worker_main, worker, "gct/%x", gpu_id);
-	if (IS_ERR(worker->task)) {
+	worker->bells = gct_bell_gpu(gpu_id);
+	if (!worker->bells) {
 		kfree(worker);
 		return NULL;
 	}
-	worker->bells = gct_bells_begin(gpu_id, worker);
-	if (!worker->bells) {
-		kthread_stop(worker->task);
+	worker->task = kthread_create(gct_worker_main, worker, "gct/%x", gpu_id);
+	if (IS_ERR(worker->task)) {
 		kfree(worker);
 		return NULL;
 	}
@@ -129,6 +128,7 @@ struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)
 	 */
 	kthread_bind(worker->task, cpumask_any(cpu_online_mask));
 	gct_helper_worker_move(worker, NULL, 0);
+	gct_bells_begin(worker->bells, worker);
 	wake_up_process(worker->task);
 	return worker;
 }

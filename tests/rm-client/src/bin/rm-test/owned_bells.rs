@@ -2,7 +2,7 @@
 
 //! Tests that the worker of owned channels sleeps while tenants are idle, and hears them ring.
 
-use crate::gpus::session;
+use crate::gpus::{need_two, session, session_of};
 use crate::limits::set;
 use crate::owned::{admit, as_member, join, member, no_worker, worker_status, NAME, OWNED};
 use crate::process::Child;
@@ -10,7 +10,7 @@ use crate::submit::{queue, release};
 use crate::timing::{few_are_late, undisturbed};
 use crate::tree::{eventually, Group};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
-use rm_client::{numbers, Mapping, Queue, Session};
+use rm_client::{numbers, Client, Gpu, Mapping, Queue, Session};
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -27,6 +27,7 @@ pub(crate) const TESTS: &[Test] = &[
         unused,
     ),
     ("owned_bells_of_hostile_tenants", hostile),
+    ("owned_bells_ring_while_a_worker_starts", starting),
 ];
 
 /// Returns how often the worker has gone to sleep.
@@ -335,5 +336,37 @@ fn hostile() -> Outcome {
     witness.next()?;
     witness.go()?;
     witness.finish()?;
+    no_worker()
+}
+
+/// A tenant of one GPU rings on another one, whose worker starts and ends again and again.
+fn starting() -> Outcome {
+    need_two()?;
+    let group = Group::new(NAME)?;
+    let mut ringer = member(&group, |parent| {
+        let client = Client::open()?;
+        let one = session_of(&client, 0)?;
+        let mut queue = queue(&one)?;
+        release(&mut queue, 0, 1)?;
+        let other = Gpu::open(&client, 1)?;
+        // A doorbell that is mapped anew is an open bell.
+        parent.work(|| {
+            let page = other.doorbell(false)?;
+            page.u32(0).load(Ordering::SeqCst);
+            Ok(())
+        })?;
+        release(&mut queue, 0, 2)
+    })?;
+    ringer.next()?;
+    let mut starter = join(&group, |_| {
+        (0..20).try_for_each(|_| {
+            let session = session(1)?;
+            release(&mut queue(&session)?, 0, 1)
+        })
+    })?;
+    starter.go()?;
+    starter.finish()?;
+    ringer.go()?;
+    ringer.finish()?;
     no_worker()
 }
