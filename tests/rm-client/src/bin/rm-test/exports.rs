@@ -2,7 +2,7 @@
 
 //! Tests that exported memory stays charged to its owner.
 
-use crate::gpus::{me, session, ENGINE};
+use crate::gpus::{me, refused, session, ENGINE};
 use crate::tree::{eventually, usage};
 use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
 use rm_client::{numbers, Control, Error, Gpu, Handle, Memory};
@@ -13,8 +13,12 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_import_that_failed", imported_read_only),
     ("hostile_exports_by_place", exported_by_place),
     ("hostile_dma_buf_keeps_what_is_freed", dma_buf),
-    ("hostile_export_beyond_the_names", exported_beyond_names),
-    ("hostile_dma_buf_beyond_the_names", dma_buf_beyond_names),
+    ("hostile_export_beyond_the_names", || {
+        refused(exported_beyond_names)
+    }),
+    ("hostile_dma_buf_beyond_the_names", || {
+        refused(dma_buf_beyond_names)
+    }),
 ];
 
 const MEGABYTE: u64 = 1 << 20;
