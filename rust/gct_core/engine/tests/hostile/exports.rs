@@ -73,6 +73,11 @@ impl World {
         );
     }
 
+    fn close(&mut self, file: FileId) {
+        self.store.state().file_close(file);
+        self.store.check();
+    }
+
     /// Returns the memory that a process is charged for.
     fn memory_of(&mut self, proc: ProcKey) -> u64 {
         let gpu = self.gpu;
@@ -111,8 +116,7 @@ fn an_export_beyond_the_names_is_charged_until_its_file_is_closed() {
     };
     world.store.retry(import).unwrap();
     assert_eq!(world.memory_of(NEIGHBOUR), 8192 + 4096);
-    world.store.state().file_close(into);
-    world.store.check();
+    world.close(into);
     assert_eq!(world.memory_of(APP), 0);
     assert_eq!(world.memory_of(NEIGHBOUR), 8192 + 4096);
 }
@@ -147,8 +151,7 @@ fn exports_beyond_the_share_of_a_process_are_charged() {
     assert_eq!(world.memory_of(APP), 2 << 20);
     world.free(own, 51, 0);
     assert_eq!(world.memory_of(APP), 1 << 20);
-    world.store.state().file_close(into);
-    world.store.check();
+    world.close(into);
     assert_eq!(world.memory_of(APP), 0);
 }
 
@@ -164,8 +167,7 @@ fn an_export_into_an_untracked_file_is_charged_to_the_exporter() {
     world.export(own, &shared(0, TSG), None);
     world.export(own, &shared(0, 0), None);
     assert_eq!(world.memory_of(APP), 4096 + (1 << 20));
-    world.store.state().file_close(own);
-    world.store.check();
+    world.close(own);
     assert_eq!(world.memory_of(APP), 0);
 }
 
@@ -193,8 +195,7 @@ fn an_import_beyond_the_names_is_charged() {
     world.store.check();
     assert_eq!(world.memory_of(NEIGHBOUR), 8192 + 4096);
     world.store.state().file_close(own);
-    world.store.state().file_close(into);
-    world.store.check();
+    world.close(into);
     assert_eq!(
         (world.memory_of(APP), world.memory_of(NEIGHBOUR)),
         (0, 8192 + 4096)
@@ -226,8 +227,7 @@ fn memory_of_a_dma_buf_beyond_the_names_is_charged_for_itself() {
     assert_eq!(world.memory_of(APP), 8192);
     world.free_all_names(own);
     assert_eq!(world.memory_of(APP), 4096);
-    world.store.state().file_close(buffer);
-    world.store.check();
+    world.close(buffer);
     assert_eq!(world.memory_of(APP), 0);
 }
 
@@ -257,8 +257,7 @@ fn a_handle_that_is_given_away_names_nothing_of_a_dma_buf() {
     assert_eq!(world.memory_of(APP), 4096 + 512);
     world.free(own, MEMORY, 0);
     assert_eq!(world.memory_of(APP), 4096 + 512);
-    world.store.state().file_close(buffer);
-    world.store.check();
+    world.close(buffer);
     assert_eq!(world.memory_of(APP), 0);
 }
 

@@ -6,6 +6,7 @@ use crate::gpus::{me, refused, session, ENGINE};
 use crate::tree::{eventually, usage};
 use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
 use rm_client::{numbers, Control, Error, Gpu, Handle, Memory};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -31,13 +32,27 @@ fn memory() -> Result<Option<u64>, Stop> {
     Ok(usage(&me(), 0)?.and_then(|usage| usage.memory))
 }
 
+/// Returns the device memory charged to this process, less some.
+fn memory_less(megabytes: u64) -> Result<Option<u64>, Stop> {
+    Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)))
+}
+
+/// Exports the first bytes of an object as a dma-buf.
+fn buffer_of(gpu: &Gpu, object: Handle, bytes: u64) -> Result<OwnedFd, Stop> {
+    match gpu.dma_buf(object, bytes) {
+        Err(Error::Status(numbers::NOT_SUPPORTED)) => {
+            Err(skipped("the driver makes no dma-buf of this GPU"))
+        }
+        buffer => Ok(buffer.during("dma-buf")?),
+    }
+}
+
 /// Checks that memory exported to a file stays charged until the file is closed and no client has
 /// it.
 fn exported() -> Outcome {
     let (session, other) = (session(0)?, session(0)?);
     session.group(ENGINE)?;
     let gpu = session.gpu();
-    let more = |megabytes: u64| Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)));
     eventually("directory", &true, || Ok(memory()?.is_some()))?;
     let before = memory()?;
     let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
@@ -46,14 +61,14 @@ fn exported() -> Outcome {
         .export(gpu.device(), held, &file)
         .during("export")?;
     gpu.client().free(held)?;
-    same("in the file", more(16)?, before)?;
+    same("in the file", memory_less(16)?, before)?;
     let client = other.gpu().client();
     let name = client
         .import(other.gpu().device(), &file)
         .during("import")?;
-    same("imported", more(16)?, before)?;
+    same("imported", memory_less(16)?, before)?;
     drop(file);
-    eventually("file closed", &before, || more(16))?;
+    eventually("file closed", &before, || memory_less(16))?;
     client.free(name)?;
     same("freed", memory()?, before)?;
     // A file from which no client imports.
@@ -63,7 +78,7 @@ fn exported() -> Outcome {
         .export(gpu.device(), held, &file)
         .during("export")?;
     gpu.client().free(held)?;
-    same("in the file", more(8)?, before)?;
+    same("in the file", memory_less(8)?, before)?;
     drop(file);
     eventually("closed", &before, memory)
 }
@@ -103,22 +118,11 @@ fn dma_buf() -> Outcome {
     eventually("directory", &true, || Ok(memory()?.is_some()))?;
     let before = memory()?;
     let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
-    let buffer = match gpu.dma_buf(held, 16 * MEGABYTE) {
-        Err(Error::Status(numbers::NOT_SUPPORTED)) => {
-            return Err(skipped("the driver makes no dma-buf of this GPU"))
-        }
-        buffer => buffer.during("dma-buf")?,
-    };
+    let buffer = buffer_of(gpu, held, 16 * MEGABYTE)?;
     gpu.client().free(held)?;
-    let more = memory()?.map(|now| now.saturating_sub(16 * MEGABYTE));
-    same("in the dma-buf", more, before)?;
+    same("in the dma-buf", memory_less(16)?, before)?;
     drop(buffer);
     eventually("closed", &before, memory)
-}
-
-/// Returns the device memory charged to this process, less some.
-fn memory_less(megabytes: u64) -> Result<Option<u64>, Stop> {
-    Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)))
 }
 
 /// Adds further names to an object, as many as it may have. Returns all of them.
@@ -163,12 +167,7 @@ fn dma_buf_beyond_names() -> Outcome {
     let before = memory()?;
     let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
     let names = all_names(gpu, held)?;
-    let buffer = match gpu.dma_buf(held, MEGABYTE) {
-        Err(Error::Status(numbers::NOT_SUPPORTED)) => {
-            return Err(skipped("the driver makes no dma-buf of this GPU"))
-        }
-        buffer => buffer.during("dma-buf")?,
-    };
+    let buffer = buffer_of(gpu, held, MEGABYTE)?;
     same("the names and the dma-buf", memory_less(32)?, before)?;
     for name in names {
         gpu.client().free(name)?;
@@ -185,7 +184,6 @@ fn exported_by_place() -> Outcome {
     let gpu = session.gpu();
     eventually("directory", &true, || Ok(memory()?.is_some()))?;
     let before = memory()?;
-    let more = |megabytes: u64| Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)));
     let sizes = [1, 2, 4];
     let held: Result<Vec<Handle>, Stop> = sizes
         .iter()
@@ -204,15 +202,15 @@ fn exported_by_place() -> Outcome {
     for object in &held {
         client.free(*object)?;
     }
-    same("the first and the third", more(5)?, before)?;
+    same("the first and the third", memory_less(5)?, before)?;
     let importer = other.gpu().client();
     let names = importer
         .import_two(other.gpu().device(), &file, 1)
         .during("import")?;
     drop(file);
-    eventually("imported", &before, || more(5))?;
+    eventually("imported", &before, || memory_less(5))?;
     importer.free(names[0])?;
-    same("the third", more(4)?, before)?;
+    same("the third", memory_less(4)?, before)?;
     importer.free(names[1])?;
     same("nothing", memory()?, before)
 }

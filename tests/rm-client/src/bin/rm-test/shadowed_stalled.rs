@@ -16,7 +16,7 @@ use crate::shadowed::{come_back, counts, cuda_like};
 use crate::submit::{queue, release};
 use crate::tree::{eventually, stat, Group};
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
-use rm_client::Session;
+use rm_client::{Queue, Session};
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,9 +119,13 @@ fn cooperative(child: &Child) -> Result<u64, Stop> {
     )
 }
 
-/// A session in a space of nvidia-uvm's.
-fn stalling_session() -> Result<Session, Stop> {
-    Ok(session_in(true)?.with_rings_on_device())
+/// Opens a channel in a space of nvidia-uvm's that works, and makes the page tables.
+fn ready_to_stall() -> Result<(Session, Queue), Stop> {
+    let session = session_in(true)?.with_rings_on_device();
+    let mut queue = queue(&session)?;
+    release(&mut queue, 0, 1)?;
+    make_tables()?;
+    Ok((session, queue))
 }
 
 /// Starts a process with one channel, which goes on to work at each step.
@@ -145,10 +149,7 @@ fn shadowed() -> Outcome {
     let group = Group::new(NAME)?;
     let cgroup = Cgroup::new("stalled")?;
     let mut stalls = join(&group, |parent| {
-        let session = stalling_session()?;
-        let mut queue = queue(&session)?;
-        release(&mut queue, 0, 1)?;
-        make_tables()?;
+        let (_session, mut queue) = ready_to_stall()?;
         cgroup.enter()?;
         parent.step()?;
         fork_once()?;
@@ -184,10 +185,7 @@ fn handed_back() -> Outcome {
     let group = Group::new(NAME)?;
     let cgroup = Cgroup::new("stalled")?;
     let mut stalls = join(&group, |parent| {
-        let session = stalling_session()?;
-        let mut queue = queue(&session)?;
-        release(&mut queue, 0, 1)?;
-        make_tables()?;
+        let (session, mut queue) = ready_to_stall()?;
         parent.step()?;
         counts(1, 1)?;
         cgroup.enter()?;
