@@ -2,7 +2,7 @@
 
 //! Writes entries to the real ring, and reads how far the GPU has fetched them.
 
-use super::ring::RealRing;
+use super::ring::{next_index, RealRing};
 use super::words::{Control, Rings, Side};
 use crate::submit::gpfifo::{self, Entry};
 use core::num::Wrapping;
@@ -82,8 +82,12 @@ impl<S: DerefMut<Target = [u32]>> Real<S> {
 
     /// Reads GP_GET and stores the tenant's GP_GET for it.
     pub(super) fn read_get(&mut self, rings: &impl Rings) {
-        let get = rings.load(Side::Real, Control::Get);
+        let (mut at, get) = (self.ring.get(), rings.load(Side::Real, Control::Get));
         if let Some(tenant) = get.and_then(|get| self.ring.read_up_to(get)) {
+            while at != self.ring.get() {
+                rings.spend(at);
+                at = next_index(at, self.ring.entries());
+            }
             rings.store_get(tenant);
         }
     }

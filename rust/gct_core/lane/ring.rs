@@ -111,6 +111,16 @@ impl<S: DerefMut<Target = [u32]>> RealRing<S> {
         }
     }
 
+    /// Returns the last GP_GET that was read.
+    pub fn get(&self) -> u32 {
+        self.get
+    }
+
+    /// Returns how many entries the ring has.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
     /// Records GP_GET and returns the tenant's GP_GET for it. Returns `None` if it is no index of an
     /// entry in flight, or of the next one.
     pub fn read_up_to(&mut self, get: u32) -> Option<u32> {

@@ -63,6 +63,10 @@ pub trait Rings {
     /// Stores an entry into the real ring.
     fn set_entry(&self, index: u32, entry: u64);
 
+    /// Is called once the GPU has fetched an entry of the real ring. A backend whose tenant may
+    /// have the GPU fetch it again takes it out.
+    fn spend(&self, _index: u32) {}
+
     /// Loads a word of USERD. Later loads see what its writer stored before it (acquire).
     fn load(&self, side: Side, control: Control) -> Option<u32>;
 

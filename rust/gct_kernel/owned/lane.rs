@@ -22,6 +22,7 @@ use gct_core::owned::kit;
 use gct_core::owned::worker::{self, Retry, Round};
 use gct_core::owned::{Mailbox, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, WHOLE_SLOTS};
 use gct_core::rmapi::Handle;
+use gct_core::submit::gpfifo::{self, Entry};
 use gct_core::submit::rewrite::Cut;
 use gct_core::submit::tracker::QmdCall;
 use gct_core::units::Ns;
@@ -78,6 +79,12 @@ impl Rings for Sides<'_> {
 
     fn set_entry(&self, index: u32, entry: u64) {
         self.0.set_entry(index, entry);
+    }
+
+    /// Leaves nothing to fetch. Copies are written where others were, so a former entry would have
+    /// the GPU execute words that were scanned as something else.
+    fn spend(&self, index: u32) {
+        self.0.set_entry(index, Entry::Control(gpfifo::Control::Nop).encode());
     }
 
     /// A load of device memory costs about a microsecond on hardware (inferred).
