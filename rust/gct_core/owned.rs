@@ -18,11 +18,13 @@
 //! | [`kit`] | parameters of what the driver allocates |
 //! | [`uvm`] | address spaces of nvidia-uvm |
 //! | [`shadow`] | which channels from before a limit the driver can come between |
+//! | [`names`] | names in the driver's client, and of what the driver takes one |
 //! | `params` | which parameters of the tenant are read |
 
 pub mod bells;
 pub mod kit;
 pub mod maps;
+pub mod names;
 mod params;
 pub mod shadow;
 pub mod uvm;

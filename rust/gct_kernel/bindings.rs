@@ -274,7 +274,12 @@ unsafe extern "C" {
         size: u32,
     ) -> u32;
     pub fn gct_helper_rm_memory_bytes(client: u32, memory: u32) -> u64;
-    pub fn gct_helper_serve(call: *mut gct_call, address: u64, bytes: u32) -> *const u8;
+    pub fn gct_helper_serve(
+        call: *mut gct_call,
+        address: u64,
+        bytes: u16,
+        most: u16,
+    ) -> *const u8;
     pub fn gct_helper_serve_end(call: *mut gct_call, out: *mut gct_serving) -> *mut u8;
     pub fn gct_helper_serve_free(copy: *mut u8);
     pub fn gct_helper_serve_swap(call: *mut gct_call, offset: u32, bytes: u32, value: u64) -> bool;
@@ -282,29 +287,30 @@ unsafe extern "C" {
     pub fn gct_helper_rm_try_begin() -> bool;
     pub fn gct_helper_gpu_hold(gpu_id: u32) -> kernel::ffi::c_int;
     pub fn gct_helper_gpu_release(gpu_id: u32);
-    pub fn gct_helper_client_alloc(
+    pub fn gct_helper_rm_root(params: *mut kernel::ffi::c_void) -> u32;
+    pub fn gct_helper_rm_alloc(
         client: u32,
         parent: u32,
         object: u32,
         class_number: u32,
         params: *mut kernel::ffi::c_void,
     ) -> u32;
-    pub fn gct_helper_client_free(client: u32, object: u32) -> u32;
-    pub fn gct_helper_client_dup(
+    pub fn gct_helper_rm_free(client: u32, object: u32) -> u32;
+    pub fn gct_helper_rm_dup(
         client: u32,
         parent: u32,
         object: u32,
         source_client: u32,
         source: u32,
     ) -> u32;
-    pub fn gct_helper_client_map(
+    pub fn gct_helper_rm_map(
         client: u32,
         device: u32,
         memory: u32,
         offset: u64,
         bytes: u64,
     ) -> *mut kernel::ffi::c_void;
-    pub fn gct_helper_client_map_gpu(
+    pub fn gct_helper_rm_map_gpu(
         client: u32,
         device: u32,
         range: u32,

@@ -196,6 +196,9 @@ pub(crate) fn memory_kept(
     shared: &Shared,
     bytes: u64,
 ) -> bool {
+    if owned::is_lent(glue, client, shared.object) {
+        return false;
+    }
     let outcome = with(glue, |state| {
         state.kept(client, shared, into, gpu_id, bytes)
     });

@@ -87,6 +87,15 @@ pub(crate) fn ioctl_enter(
     let Some(call) = decoded.ok().flatten().filter(Call::is_followed) else {
         return false;
     };
+    if let Action::Dup {
+        source_client,
+        source,
+    } = call.action
+    {
+        if owned::is_lent(glue, source_client, source) {
+            return rmapi::set_status(escape, bytes, rmapi::INSUFFICIENT_PERMISSIONS);
+        }
+    }
     let admitted = match file {
         Some(file) => admit(glue, file, &call, room),
         None => admit_unfollowed(glue, &call),
@@ -129,7 +138,8 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
     };
     let (mut request, mut bytes) = (None, None);
     if let Some(hint) = hint {
-        let params = serve::serve(room, &hint);
+        let most = owns.then(|| call.params_most()).unwrap_or(0);
+        let params = serve::serve(room, &hint, most);
         request = params.and_then(|params| Request::decode(params).ok());
         bytes = params.and_then(|params| call.answer_in(params));
         let refused = params.and_then(|params| params_refused(glue, file, call, params));

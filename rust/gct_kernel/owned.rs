@@ -12,6 +12,7 @@ mod follow;
 mod gpu;
 mod kit;
 mod lane;
+mod lent;
 mod limited;
 mod limits;
 mod shadow;
@@ -21,6 +22,7 @@ pub(crate) mod uvm;
 mod view;
 
 use crate::bindings;
+use crate::rm;
 use crate::state::Glue;
 use client::Refused;
 use gct_core::ids::{FileId, ProcKey};
@@ -33,6 +35,7 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_mutex, Arc, Mutex};
 use lane::Lane;
+use lent::Lent;
 use limited::Limited;
 use shadow::Past;
 use tenant::Tenant;
@@ -42,6 +45,7 @@ pub(crate) use client::Sender;
 pub(crate) use ear::mapped as cpu_mapped;
 pub(crate) use follow::{leave, mapped, settled};
 pub(crate) use gpu::round;
+pub(crate) use lent::is_lent;
 pub(crate) use limits::{is_online, move_workers, report, report_cost, report_file, update};
 pub(crate) use shadow::{follow as shadow, give_back};
 
@@ -69,6 +73,7 @@ pub(crate) struct Owned {
     leaves: Atomic<u32>,
     /// Number of the next lane, or of the next channel that is seen.
     numbers: Atomic<u64>,
+    lent: Arc<lent::Names>,
 }
 
 /// The records of files, in the order of their numbers.
@@ -162,19 +167,20 @@ enum Parts {
     Plain,
     /// Its tenant's ring, although it was to be owned.
     Native,
-    /// A ring of the driver's. During the allocation the driver's USERD has the handle `name` in
-    /// the tenant's client.
+    /// A ring of the driver's. Its USERD is lent during the allocation.
     Owned {
         lane: KBox<Lane>,
         number: u64,
         gpu: Arc<Gpu>,
-        name: Handle,
+        lent: Lent,
     },
 }
 
 impl Owned {
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
+    pub(crate) fn new() -> Result<impl PinInit<Self>> {
+        let lent = lent::Names::new()?;
+        Ok(pin_init!(Self {
+            lent,
             files <- new_mutex!(Files(KVVec::new()), "gct::owned_files"),
             records: Atomic::new(0),
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
@@ -183,7 +189,7 @@ impl Owned {
             shadowing <- new_mutex!((), "gct::owned_shadowing"),
             leaves: Atomic::new(0),
             numbers: Atomic::new(0),
-        })
+        }))
     }
 
     /// Returns the record of a file, if it has one.
@@ -328,7 +334,7 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
     loop {
         let channel = record.inner.lock().channels.pop();
         let Some(channel) = channel else { break };
-        client::free(channel.client, channel.channel);
+        let _ = rm::free(channel.client, channel.channel);
         end(glue, &record, channel);
     }
     if !record.inner.lock().limited.is_empty() {
@@ -355,7 +361,7 @@ pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
                 break;
             };
             drop(inner);
-            client::free(channel.client, channel.channel);
+            let _ = rm::free(channel.client, channel.channel);
             end(glue, &record, channel);
         }
         last = Some(record.file.raw());

@@ -1,6 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sends controls to the resource manager.
+//! Calls the resource manager. No other module does.
+//!
+//! All calls run with the kernel's rights, in whatever process happens to run, on names that a
+//! tenant may have chosen. The calls here that name a tenant's object
+//!
+//! | call | accepts | why a tenant gains nothing |
+//! |---|---|---|
+//! | [`class_of`], [`is_gone`], [`memory_bytes`], [`gpu_of_subdevice`], [`topology`] | any name | they only ask, and tell the tenant nothing but counts of its own |
+//! | [`send`] | what the core follows as an object of that class | the core builds the command and its values |
+//! | [`free`] | what the ioctl in progress has made | its maker may free it, too |
+//!
+//! [`own`] has the driver's clients: what they take of tenants is said there.
+
+pub(crate) mod own;
 
 use crate::bindings;
 use crate::state::Glue;
@@ -164,7 +177,7 @@ pub(crate) fn memory_bytes(client: Handle, memory: Handle) -> Option<u64> {
 /// The status with which the resource manager refuses.
 pub(crate) fn free(client: Handle, object: Handle) -> Result<(), Status> {
     // SAFETY: takes any numbers: the resource manager looks them up.
-    match unsafe { bindings::gct_helper_client_free(client, object) } {
+    match unsafe { bindings::gct_helper_rm_free(client, object) } {
         0 => Ok(()),
         status => Err(status),
     }

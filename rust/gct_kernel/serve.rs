@@ -8,16 +8,18 @@ use gct_core::ids::FileId;
 use gct_core::owned::Swap;
 use gct_core::rmapi::Hint;
 
-/// Reads what a hint points to. Until [`taken`] the resource manager reads the same bytes there.
-/// Returns `None` if they cannot be read; then the resource manager cannot read them either.
-pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint) -> Option<&'a [u8]> {
-    if hint.address == 0 || hint.bytes == 0 {
+/// Reads what a hint points to, and what can be read behind it up to `most` bytes. Until [`taken`]
+/// the resource manager reads the same bytes there. Returns what the hint points to, or `None` if
+/// that cannot be read; then the resource manager cannot read it either.
+pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint, most: u16) -> Option<&'a [u8]> {
+    let bytes = u16::try_from(hint.bytes).ok()?;
+    if hint.address == 0 || bytes == 0 {
         return None;
     }
     // SAFETY: by gct.h, `call` belongs to this ioctl and does not move. `gct_ioctl_enter` has
     // zeroed it, and the same task passes it to `taken`. Any address is valid: it is read as
     // user memory. The hint's size is not 0.
-    let copy = unsafe { bindings::gct_helper_serve(call, hint.address, hint.bytes) };
+    let copy = unsafe { bindings::gct_helper_serve(call, hint.address, bytes, most) };
     let len = usize::try_from(hint.bytes).ok()?;
     // SAFETY: the helper has filled `len` bytes. They live until the `Served` that `taken` returns
     // is dropped, and `taken` needs `call`, which this borrow holds. Only the resource manager

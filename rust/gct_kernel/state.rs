@@ -132,6 +132,7 @@ impl Glue {
     pub(crate) fn new(tree: Tree, seed: u64) -> Result<Arc<Self>> {
         let (tables, members) = (Tables::new(seed)?, MemberTable::new()?);
         let evictors = Evictors::new()?;
+        let owned = Owned::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 tree <- new_mutex!(tree, "gct::tree"),
@@ -140,7 +141,7 @@ impl Glue {
                 completed <- new_condvar!("gct::completed"),
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
-                owned <- Owned::new(),
+                owned <- owned,
                 uvm <- Uvm::new(evictors),
                 work <- new_work!("gct::work"),
             }),

@@ -145,10 +145,11 @@ uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory);
  * Serve parameters of an ioctl to the resource manager.
  *
  * gct_helper_serve() copies @bytes (at least 1) of current's memory at @address (not
- * 0) and returns the copy. Until gct_helper_serve_end() the resource manager reads
- * the copy in place of the memory, and what it writes to the memory also goes to the
- * copy. If the memory cannot be read, or there is no memory for the copy, NULL is
- * returned and the resource manager cannot read the parameters either.
+ * 0), and what can be read behind them of @most, and returns the copy. Until
+ * gct_helper_serve_end() the resource manager reads the copy in place of the memory,
+ * and what it writes to the memory also goes to the copy. If the memory cannot be
+ * read, or there is no memory for the copy, NULL is returned and the resource manager
+ * cannot read the parameters either.
  *
  * gct_helper_serve_end() ends this and fills @out. It returns the copy, which the
  * caller frees with gct_helper_serve_free(), or NULL if nothing was served.
@@ -156,15 +157,17 @@ uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory);
  * @call->served is zero before, @call does not move in between, and the same task
  * calls both. Context: process, may sleep.
  */
-const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_t bytes);
+const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint16_t bytes,
+				uint16_t most);
 uint8_t *gct_helper_serve_end(struct gct_call *call, struct gct_serving *out);
 void gct_helper_serve_free(uint8_t *copy);
 
 /*
  * Has the resource manager read @value in the 4 or 8 @bytes at @offset of what is
- * served, and the caller of the ioctl read what it wrote itself. Returns false
- * when nothing is served there, or GCT_SWAPS_MAX are served already. Context: as
- * gct_helper_serve(), before the resource manager runs.
+ * served, and the caller of the ioctl read what it wrote itself. From then on the
+ * resource manager reads parameters from the copy alone. Returns false when nothing is
+ * served there, or GCT_SWAPS_MAX are served already. Context: as gct_helper_serve(),
+ * before the resource manager runs.
  */
 #define GCT_SWAPS_MAX 4
 bool gct_helper_serve_swap(struct gct_call *call, uint32_t offset, uint32_t bytes,
@@ -185,24 +188,24 @@ int gct_helper_gpu_hold(uint32_t gpu_id);
 void gct_helper_gpu_release(uint32_t gpu_id);
 
 /*
- * Calls of the resource manager for a client of the kernel's. @params has 256
- * bytes. A client is allocated with all handles 0, and its own handle is written to
- * @params. Freeing a client frees all that it has. The source of a dup may be a
- * tenant's object; a dup into a tenant's client, and its free, are the only calls
- * here that name a tenant's client as @client. Each returns an NV_STATUS, 0 for
- * success; gct_helper_client_map() an address of the kernel's, valid until the
- * memory or the client is freed, or NULL. Context: as gct_helper_rm_control().
+ * Further calls of the resource manager, with the kernel's rights. @params has 256
+ * bytes, to which the resource manager writes. root allocates a client in a kernel
+ * thread, which is its owner as the resource manager sees it, and has its handle in
+ * @params. Freeing a client frees all that it has. Each returns an NV_STATUS, 0 for
+ * success; map an address of the kernel's, valid until the memory or the client is
+ * freed, or NULL. Context: as gct_helper_rm_control().
  */
-uint32_t gct_helper_client_alloc(uint32_t client, uint32_t parent, uint32_t object,
-				 uint32_t class_number, void *params);
-uint32_t gct_helper_client_free(uint32_t client, uint32_t object);
-uint32_t gct_helper_client_dup(uint32_t client, uint32_t parent, uint32_t object,
-			       uint32_t source_client, uint32_t source);
-void *gct_helper_client_map(uint32_t client, uint32_t device, uint32_t memory, uint64_t offset,
-			    uint64_t bytes);
-uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t range,
-				   uint32_t memory, uint64_t bytes, uint32_t flags,
-				   uint64_t *address);
+uint32_t gct_helper_rm_root(void *params);
+uint32_t gct_helper_rm_alloc(uint32_t client, uint32_t parent, uint32_t object,
+			     uint32_t class_number, void *params);
+uint32_t gct_helper_rm_free(uint32_t client, uint32_t object);
+uint32_t gct_helper_rm_dup(uint32_t client, uint32_t parent, uint32_t object,
+			   uint32_t source_client, uint32_t source);
+void *gct_helper_rm_map(uint32_t client, uint32_t device, uint32_t memory, uint64_t offset,
+			uint64_t bytes);
+uint32_t gct_helper_rm_map_gpu(uint32_t client, uint32_t device, uint32_t range,
+			       uint32_t memory, uint64_t bytes, uint32_t flags,
+			       uint64_t *address);
 
 /*
  * Call nvidia-uvm's operations (gct.h). map and evict return NV_ERR_NOT_SUPPORTED if
@@ -225,7 +228,7 @@ void gct_helper_evictors_drain(struct workqueue_struct *evictors);
 void gct_helper_evictors_free(struct workqueue_struct *evictors);
 
 /*
- * Loads and stores of memory that gct_helper_client_map() has mapped, of host or
+ * Loads and stores of memory that gct_helper_rm_map() has mapped, of host or
  * device: once each, aligned, in program order to one mapping of device memory.
  * gct_helper_ring() stores GP_PUT after all earlier stores, and rings after it.
  */

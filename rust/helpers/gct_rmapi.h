@@ -11,6 +11,7 @@
 #define GCT_NV04_ALLOC 0x15
 #define GCT_NV04_MAP_MEMORY 0x21
 #define GCT_NV04_MAP_MEMORY_DMA 0x2e
+#define GCT_NV04_CONTROL 0x36
 #define GCT_NV04_DUP_OBJECT 0x37
 
 /* The driver's release, such as 580 of "580.142". The compiler knows it. */
@@ -38,6 +39,11 @@ struct gct_rm_operation {
 		struct {
 			uint32_t root, parent, object, status;
 		} free;		/* NVOS00_PARAMETERS */
+		struct {
+			uint32_t client, object, command, flags;
+			uint64_t params;
+			uint32_t size, status;
+		} control;	/* NVOS54_PARAMETERS */
 		struct {
 			uint32_t client, parent, object, source_client, source, flags, status;
 		} dup;		/* NVOS55_PARAMETERS */

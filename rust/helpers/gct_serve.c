@@ -26,9 +26,10 @@ struct gct_served {
 	struct task_struct *task;
 	uint64_t address;	/* of the tenant's bytes; 0 for no entry */
 	uint8_t *copy;		/* NULL if the bytes cannot be read */
-	uint32_t bytes;
-	uint16_t written;	/* 1 if the resource manager wrote to them */
-	uint16_t swaps;		/* number of struct gct_swap behind the copy */
+	uint32_t bytes;		/* of the copy */
+	uint8_t written;	/* 1 if the resource manager wrote to them */
+	uint8_t swaps;		/* number of struct gct_swap behind the copy */
+	uint16_t asked;		/* the first bytes of the copy, which the caller asked for */
 	uint64_t file;		/* token of the file that it found last, or 0 */
 };
 
@@ -98,20 +99,27 @@ static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t
 	return *begin < *end ? found : NULL;
 }
 
-const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_t bytes)
+const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint16_t bytes,
+				uint16_t most)
 {
 	struct gct_served *served = gct_served_of(call);
+	const uint8_t __user *from = u64_to_user_ptr(address);
 
 	served->task = current;
 	served->address = address;
 	served->bytes = bytes;
+	served->asked = bytes;
 	served->swaps = 0;
-	served->copy = kmalloc(round_up(bytes, sizeof(uint64_t)) +
+	most = max(bytes, most);
+	served->copy = kmalloc(round_up(most, sizeof(uint64_t)) +
 			       GCT_SWAPS_MAX * sizeof(struct gct_swap), GFP_KERNEL_ACCOUNT);
-	if (served->copy && copy_from_user(served->copy, u64_to_user_ptr(address), bytes)) {
+	if (served->copy && copy_from_user(served->copy, from, bytes)) {
 		kfree(served->copy);
 		served->copy = NULL;
 	}
+	if (served->copy)
+		served->bytes += most - bytes - copy_from_user(served->copy + bytes, from + bytes,
+							       most - bytes);
 	spin_lock(&gct_served_lock);
 	hlist_add_head(&served->node, gct_served_list());
 	WRITE_ONCE(gct_servings, gct_servings + 1);
@@ -148,7 +156,7 @@ uint8_t *gct_helper_serve_end(struct gct_call *call, struct gct_serving *out)
 	WRITE_ONCE(gct_servings, gct_servings - 1);
 	spin_unlock(&gct_served_lock);
 	served->address = 0;
-	out->bytes = served->bytes;
+	out->bytes = served->asked;
 	out->written = served->written;
 	out->file = served->file;
 	return served->copy;
@@ -167,7 +175,8 @@ int gct_serve_read(void *to, const void *from, uint32_t n)
 
 	if (!served)
 		return 0;
-	if (!served->copy)
+	/* Where something else is read, all is: nothing else may change, nor stall. */
+	if (!served->copy || (served->swaps && end - begin != n))
 		return -EFAULT;
 	memcpy((uint8_t *)to + (begin - address), served->copy + (begin - served->address),
 	       end - begin);

@@ -354,8 +354,9 @@ void gct_pane_close(void *pane);
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA))
 
 /*
- * 1 while somebody is to have owned channels, or may be when its group gets a limit, or
- * what a file maps is recorded, else 0. A record lasts until its file is closed.
+ * 1 while somebody is governed, else 0: somebody is to have owned channels, or may be when
+ * its group gets a limit, or what a file maps is recorded. A record lasts until its file is
+ * closed.
  */
 extern uint32_t gct_owning;
 
@@ -392,9 +393,14 @@ static inline int gct_tracks_control(uint32_t command)
 
 /*
  * Returns 1 if gctgroup looks at this ioctl. Costs two compares and a bit test. For
- * controls, which are the most frequent, the command also counts: word 2 of
- * NVOS54_PARAMETERS. Escapes that gctgroup does not look at cost another shift and
- * a load.
+ * controls, which are the most frequent, a load more; while that is 0 the command also
+ * counts, word 2 of NVOS54_PARAMETERS. Escapes that gctgroup does not look at cost
+ * another shift and a load.
+ *
+ * While gct_owning is 1, all controls of a file take their turn with its other ioctls.
+ * gctgroup relies on that for those that it lets pass, too: during an allocation no
+ * control of the same client says what names the client has
+ * (NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE).
  */
 static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 {
@@ -406,7 +412,7 @@ static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 		return ((GCT_ESCAPE_OWNED_MASK >> bit) & gct_owning) != 0;
 	if (escape != GCT_ESCAPE_CONTROL)
 		return 1;
-	return size == 32 && gct_tracks_control(((const uint32_t *)arg)[2]);
+	return size == 32 && (gct_owning || gct_tracks_control(((const uint32_t *)arg)[2]));
 }
 
 /* -- Address spaces of nvidia-uvm ------------------------------------------- */

@@ -36,6 +36,7 @@ int main(void)
 	same("NV04_ALLOC", GCT_NV04_ALLOC, NV04_ALLOC);
 	same("NV04_MAP_MEMORY", GCT_NV04_MAP_MEMORY, NV04_MAP_MEMORY);
 	same("NV04_MAP_MEMORY_DMA", GCT_NV04_MAP_MEMORY_DMA, NV04_MAP_MEMORY_DMA);
+	same("NV04_CONTROL", GCT_NV04_CONTROL, NV04_CONTROL);
 	same("NV04_DUP_OBJECT", GCT_NV04_DUP_OBJECT, NV04_DUP_OBJECT);
 
 	SAME(alloc.root, alloc.hRoot);
@@ -48,6 +49,14 @@ int main(void)
 	SAME(free.root, free.hRoot);
 	SAME(free.object, free.hObjectOld);
 	SAME(free.status, free.status);
+
+	SAME(control.client, control.hClient);
+	SAME(control.object, control.hObject);
+	SAME(control.command, control.cmd);
+	SAME(control.flags, control.flags);
+	SAME(control.params, control.params);
+	SAME(control.size, control.paramsSize);
+	SAME(control.status, control.status);
 
 	SAME(dup.client, dupObject.hClient);
 	SAME(dup.parent, dupObject.hParent);

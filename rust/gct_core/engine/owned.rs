@@ -170,6 +170,12 @@ impl State<'_> {
         object.is_some_and(|key| self.objects.get(key).is_some())
     }
 
+    /// Returns what an object of a file's client is below, if the core follows the object.
+    pub fn handle_above(&self, file: FileId, client: Handle, object: Handle) -> Option<Handle> {
+        let key = self.key_of(file, client, object)?;
+        self.objects.get(key).map(|object| object.parent)
+    }
+
     /// Returns whether a file's client has a channel of that handle.
     pub fn is_channel_of(&self, file: FileId, client: Handle, channel: Handle) -> bool {
         let object = self.key_of(file, client, channel);

@@ -57,6 +57,13 @@ impl Params {
         Self::device_memory(owner, bytes).with(memory::ATTR, &attributes.to_le_bytes())
     }
 
+    /// Returns those of so much device memory that only the kernel may map for writing.
+    pub fn kernel_memory(owner: Handle, bytes: u64) -> Self {
+        /// `NVOS32_ATTR2_PROTECTION_USER_READ_ONLY`.
+        const USERS_READ: u32 = 1 << 22;
+        Self::device_memory(owner, bytes).with(memory::ATTR2, &USERS_READ.to_le_bytes())
+    }
+
     /// Returns those of so much device memory.
     pub fn device_memory(owner: Handle, bytes: u64) -> Self {
         Self::ZERO
@@ -118,13 +125,6 @@ pub const GPU_WRITES: u32 = 0;
 /// `NVOS46_FLAGS_ACCESS_READ_ONLY`: the GPU may read the mapping and not write it.
 pub const GPU_READS: u32 = 1;
 
-/// The driver's device.
-pub const DEVICE: Handle = 1;
-/// The driver's subdevice.
-pub const SUBDEVICE: Handle = 2;
-/// The driver's doorbell.
-pub const DOORBELL: Handle = 3;
-
 /// What one owned channel is made of, as names of the driver's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -155,41 +155,11 @@ impl Part {
         Self::TenantUserd,
         Self::Progress,
     ];
-
-    /// Returns the name of a part of the channel with a number, below [`WINDOWS`].
-    pub const fn of(self, channel: u32) -> Handle {
-        /// The first number is behind the handles above.
-        const FIRST: Handle = 16;
-        // CAST: a number below 7.
-        FIRST
-            .wrapping_add(channel.wrapping_mul(8))
-            .wrapping_add(self as u32)
-    }
-}
-
-/// The first name of windows into tenants' memory.
-const WINDOWS: Handle = 1 << 31;
-
-/// Returns the name of a window with a number.
-pub const fn window(number: u32) -> Handle {
-    WINDOWS | number
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_differ() {
-        let mut all = std::vec![DEVICE, SUBDEVICE, DOORBELL];
-        for channel in 0..100 {
-            all.extend(Part::ALL.map(|part| part.of(channel)));
-        }
-        let count = all.len();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), count);
-    }
 
     #[test]
     fn parameters_say_what_is_asked() {

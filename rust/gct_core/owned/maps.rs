@@ -2,9 +2,9 @@
 
 //! Tracks where a tenant maps its memory for the GPU, and which address space its channels use.
 //!
-//! The driver copies these structures before it acts, so that what they say is what happened. A
-//! tenant that frees objects behind this table's back deceives itself alone: what is found here
-//! names objects of its own client, and the resource manager looks them up again.
+//! The driver copies these structures before it acts, so that what they say is what happened. What
+//! is found here are names in the tenant's own client. They may mean other objects by the time that
+//! they are used: the driver asks then what they are ([`Kind`](super::names::Kind)).
 
 use super::uvm::UvmSpace;
 use super::SEGMENT_WORDS;
@@ -36,6 +36,8 @@ pub struct Mapping {
     /// The range; for nvidia-uvm the address space.
     range: Handle,
     place: Place,
+    /// What the memory object is below, or 0 if that is not known.
+    parent: Handle,
     address: u64,
     bytes: u64,
 }
@@ -108,6 +110,7 @@ impl Change {
                 memory: u32_at(bytes, nvos46::MEMORY)?,
                 offset: u64_at(bytes, nvos46::OFFSET)?,
             },
+            parent: 0,
             address: u64_at(bytes, address)?,
             bytes: u64_at(bytes, nvos46::LENGTH)?,
         }))
@@ -127,9 +130,20 @@ impl Mapping {
             client,
             range: space.space,
             place,
+            parent: 0,
             address,
             bytes,
         }
+    }
+
+    /// Returns client and handle of the memory object.
+    pub const fn of(&self) -> [Handle; 2] {
+        [self.client, self.place.memory]
+    }
+
+    /// Returns a mapping of memory that is below an object of its client.
+    pub const fn below(self, parent: Handle) -> Self {
+        Self { parent, ..self }
     }
 
     /// Returns whether the mapping has one of so many addresses.
@@ -146,10 +160,11 @@ impl Mapping {
         is_same && older.overlaps(self.address, self.bytes)
     }
 
-    /// Returns whether the mapping goes with an object that is freed.
+    /// Returns whether the mapping goes with an object that is freed. Its memory's handle may mean
+    /// other memory afterwards.
     pub fn goes_with(&self, client: Handle, object: Handle) -> bool {
-        let of_client = [client, self.range, self.place.memory];
-        self.client == client && of_client.contains(&object)
+        let of_client = [client, self.range, self.place.memory, self.parent];
+        self.client == client && object != 0 && of_client.contains(&object)
     }
 
     /// Returns whether the mapping is gone after a change. One that is added may take its place.
@@ -383,6 +398,9 @@ mod tests {
             assert!(mapping.goes_with(CLIENT, gone));
         }
         assert!(!mapping.goes_with(CLIENT, 7) && !mapping.goes_with(0xc2, 5));
+        assert!(!mapping.goes_with(CLIENT, 0), "a parent that is not known");
+        let mapping = mapping.below(7);
+        assert!(mapping.goes_with(CLIENT, 7) && !mapping.goes_with(0xc2, 7));
     }
 
     #[test]

@@ -30,6 +30,15 @@ impl Call {
         })
     }
 
+    /// Returns how many bytes of the parameters the resource manager reads at most, where it reads
+    /// some of them otherwise than the tenant wrote them, else 0.
+    pub const fn params_most(&self) -> u16 {
+        match self.allocates_channel() {
+            true => nv::CHANNEL_PARAMS_MOST,
+            false => 0,
+        }
+    }
+
     /// Returns the address space of a channel group or context share. `params` are those that were
     /// read for [`params_of_owned`](Self::params_of_owned).
     pub fn space_in(&self, params: &[u8]) -> Option<Handle> {

@@ -5,7 +5,7 @@
 //! Numbers, sizes and offsets are in [`nv`]. The resource manager compares the size, so it refuses
 //! another layout.
 
-use super::nv::{self, disable_channels, gpu_id, handle_info, id_info, timeslice};
+use super::nv::{self, disable_channels, gpu_id, handle_info, id_info, share_policy, timeslice};
 use super::{element, Class, Fields, Handle, Hint};
 use crate::units::Us;
 
@@ -142,6 +142,25 @@ impl Control {
     /// Returns the answer to [`Control::class_of`].
     pub fn class(&self) -> u32 {
         self.u32(handle_info::RESULT)
+    }
+
+    /// Has a client share none of its objects with anybody. By default each process shares with
+    /// itself, as the resource manager counts processes: by the pid of whoever made the client.
+    pub fn share_nothing(client: Handle) -> Self {
+        let command = nv::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY;
+        let mut control = Self::new(client, client, command, share_policy::SIZE);
+        // Without RS_SHARE_ACTION_FLAG_COMPOSE this takes out all policies, and adds none.
+        let fields = [
+            (share_policy::TYPE, nv::RS_SHARE_TYPE_ALL),
+            (share_policy::ACTION, nv::RS_SHARE_ACTION_FLAG_REVOKE),
+        ];
+        for (at, value) in fields {
+            if let Some(byte) = control.bytes.get_mut(at) {
+                // CAST: 1.
+                *byte = value as u8;
+            }
+        }
+        control
     }
 
     /// Asks whether a channel or a channel group still exists. The answer is [`RESOURCE_LOST`] if

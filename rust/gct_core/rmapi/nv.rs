@@ -58,6 +58,9 @@ macro_rules! structures {
     };
 }
 
+/// Bytes that no driver's `NV_CHANNEL_ALLOC_PARAMS` exceeds.
+pub const CHANNEL_PARAMS_MOST: u16 = 512;
+
 /// Returns the first number of at most one.
 const fn first(sizes: &[usize]) -> Option<usize> {
     match sizes {
@@ -118,6 +121,9 @@ numbers! {
     // Controls of a client: `ctrl/ctrl0000/*.h`.
     NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2 = 0x0205;
     NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO = 0x0d02;
+    NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY = 0x0d04;
+    RS_SHARE_TYPE_ALL = 1;
+    RS_SHARE_ACTION_FLAG_REVOKE = 1;
     NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID = 2;
     NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD = 0x3d05;
     NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD = 0x3d06;
@@ -296,6 +302,7 @@ structures! {
     memory = "NV_MEMORY_ALLOCATION_PARAMS"; {
         OWNER = "owner" @ 0,
         ATTR = "attr" @ 24,
+        ATTR2 = "attr2" @ 28,
         LENGTH = "size" @ 64,
     }
     memory_virtual = "NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS", 24; {
@@ -328,6 +335,10 @@ structures! {
     id_info = "NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", 32; {
         GPU_ID = "gpuId" @ 0,
         DEVICE_INSTANCE = "deviceInstance" @ 8,
+    }
+    share_policy = "NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS", 12; {
+        TYPE = "sharePolicy.type" @ 8,
+        ACTION = "sharePolicy.action" @ 10,
     }
     handle_info = "NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS", 16; {
         OBJECT = "hObject" @ 0,

@@ -6,10 +6,11 @@ use super::client::Refused;
 use super::gpu::Gpu;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
+use super::lent::Lent;
 use super::limited::Limited;
 use super::limits::{move_workers, terms};
 use super::{record_made, Parts, Pending, Record};
-use crate::bindings::{self, gct_call};
+use crate::bindings::gct_call;
 use crate::serve;
 use crate::state::Glue;
 use gct_core::engine::Site;
@@ -18,7 +19,7 @@ use gct_core::owned::shadow::Seen;
 use gct_core::owned::uvm::{self, Several};
 use gct_core::owned::{self, Request};
 use gct_core::rmapi::control::{self, Status};
-use gct_core::rmapi::{Call, Handle};
+use gct_core::rmapi::Call;
 use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
@@ -110,23 +111,19 @@ fn parts(
     let (limited, gpu) = attend(glue, record, site.gpu, site.shares_group)?;
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, &home, &mailbox)?;
-        // SAFETY: has no preconditions. A random name cannot be guessed by the tenant.
-        let name = unsafe { bindings::gct_helper_random() };
-        // CAST: the low half.
-        let name = (name as Handle).max(1);
         let number = glue.owned.numbers.fetch_add(1, Relaxed);
         let lane = Lane::new(number, kit, &mailbox, record.tenant.clone(), limited)?;
-        lane.kit().lend_userd(call.client, site.device, name)?;
-        Ok((lane, number, name))
+        let lent = Lent::new(glue, lane.kit(), call.client, site.device)?;
+        Ok((lane, number, lent))
     };
-    let (lane, number, name) = match made() {
+    let (lane, number, lent) = match made() {
         Ok(made) => made,
         Err(refused) => {
             glue.owned.close(gpu);
             return Err(refused);
         }
     };
-    for swap in owned::swaps(lane.kit().ring_address, name) {
+    for swap in owned::swaps(lane.kit().ring_address, lent.name) {
         // Every swap fits: the request was read from the same parameters.
         serve::swap(room, &swap);
     }
@@ -134,7 +131,7 @@ fn parts(
         lane,
         number,
         gpu,
-        name,
+        lent,
     })
 }
 

@@ -1,46 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Opens clients of the driver's own: one on each GPU for the parts of owned channels, and one for
+//! Keeps a client of the driver's own on each GPU for the parts of owned channels, and opens one for
 //! the time of a control that no tenant's subdevice can take.
 
 use super::view::View;
 use crate::bindings;
 use crate::rm;
+use crate::rm::own::Own;
 use gct_core::owned;
-use gct_core::owned::kit::{self, Params};
+use gct_core::owned::kit::Params;
 use gct_core::rmapi::control::{self, Control, Status};
-use gct_core::rmapi::{nv, Handle};
-use kernel::prelude::*;
-use kernel::sync::atomic::Atomic;
+use gct_core::rmapi::nv;
 
-/// A client of the resource manager, with a device, a subdevice and a doorbell. It keeps its GPU
-/// initialised.
+pub(super) use crate::rm::own::Refused;
+
+/// A client of the resource manager with a doorbell. It keeps its GPU initialised.
 pub(super) struct Client {
     doorbell: View,
-    pub(super) handle: Handle,
     // Fields are dropped in order: the client goes before its GPU is let go.
-    _base: Base,
+    pub(super) own: Own,
     held: Held,
-    /// Number of the next channel's names.
-    pub(super) channels: Atomic<u32>,
-    /// Number of the next window's name.
-    pub(super) windows: Atomic<u32>,
-}
-
-/// The error of a refusal, by the resource manager or by a bound.
-pub(super) struct Refused;
-
-impl From<kernel::alloc::AllocError> for Refused {
-    fn from(_: kernel::alloc::AllocError) -> Self {
-        Self
-    }
-}
-
-pub(super) fn done(status: Status) -> Result<(), Refused> {
-    match status {
-        0 => Ok(()),
-        _ => Err(Refused),
-    }
 }
 
 /// Keeps a GPU initialised.
@@ -63,57 +42,9 @@ impl Drop for Held {
     }
 }
 
-/// Allocates an object of a client. Returns the parameters, to which the resource manager may have
-/// written.
-pub(super) fn alloc(
-    client: Handle,
-    [parent, object]: [Handle; 2],
-    class: u32,
-    mut params: Params,
-) -> Result<Params, Refused> {
-    // SAFETY: `params` is writable and has the 256 bytes that the helper asks for.
-    let status = unsafe {
-        let params = params.0.as_mut_ptr().cast();
-        bindings::gct_helper_client_alloc(client, parent, object, class, params)
-    };
-    done(status).map(|()| params)
-}
-
-/// Frees the object of a client that has a handle, if there is one.
-pub(super) fn free(client: Handle, object: Handle) {
-    // SAFETY: takes any numbers: the resource manager looks them up.
-    let _ = unsafe { bindings::gct_helper_client_free(client, object) };
-}
-
-/// A client, which is freed when this is dropped.
-struct Root(Handle);
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        free(self.0, self.0);
-    }
-}
-
-/// A client with a device and a subdevice. It does not keep its GPU initialised.
-struct Base(Root);
-
-impl Base {
-    /// Opens a client on a GPU that is initialised. The caller may call the resource manager.
-    fn open(gpu: u32) -> Result<Self, Refused> {
-        let root = Root(alloc(0, [0, 0], nv::NV01_ROOT, Params::client())?.handle());
-        let mut instance = Control::instance_of_gpu(root.0, gpu);
-        rm::send(&mut instance).map_err(|_| Refused)?;
-        let device = Params::device(instance.instance());
-        alloc(root.0, [root.0, kit::DEVICE], nv::NV01_DEVICE_0, device)?;
-        let below = [kit::DEVICE, kit::SUBDEVICE];
-        alloc(root.0, below, nv::NV20_SUBDEVICE_0, Params::subdevice())?;
-        Ok(Self(root))
-    }
-}
-
 /// A subdevice of the driver's own, for the controls of one caller. It is opened when it is needed.
 #[derive(Default)]
-pub(crate) struct Sender(Option<(u32, Base)>);
+pub(crate) struct Sender(Option<(u32, Own)>);
 
 impl Sender {
     /// Sends a control, by the driver's own subdevice if it is to. The caller is as for
@@ -125,16 +56,16 @@ impl Sender {
     /// the driver no subdevice.
     pub(crate) fn send(&mut self, control: &mut Control) -> Result<(), Status> {
         if let Some(gpu) = control.own_subdevice {
-            let Base(root) = self.on(gpu).map_err(|_| control::NO_RESOURCES)?;
-            (control.client, control.object) = (root.0, kit::SUBDEVICE);
+            let own = self.on(gpu).map_err(|_| control::NO_RESOURCES)?;
+            (control.client, control.object) = (own.client(), own.subdevice());
         }
         rm::send(control)
     }
 
-    fn on(&mut self, gpu: u32) -> Result<&Base, Refused> {
+    fn on(&mut self, gpu: u32) -> Result<&Own, Refused> {
         let opened = match self.0.take().filter(|(on, _)| *on == gpu) {
             Some(opened) => opened,
-            None => (gpu, Base::open(gpu)?),
+            None => (gpu, Own::open(gpu)?),
         };
         Ok(&self.0.insert(opened).1)
     }
@@ -144,18 +75,13 @@ impl Client {
     /// Opens a client on a GPU. The caller may call the resource manager.
     pub(super) fn open(gpu: u32) -> Result<Self, Refused> {
         let held = Held::new(gpu)?;
-        let base = Base::open(gpu)?;
-        let handle = base.0 .0;
-        let below = [kit::SUBDEVICE, kit::DOORBELL];
-        alloc(handle, below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
-        let doorbell = View::new(handle, below, 0, DOORBELL_BYTES)?;
+        let own = Own::open(gpu)?;
+        let below = [own.subdevice(), own.new_name()];
+        own.alloc(below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
         Ok(Self {
-            doorbell,
-            handle,
-            _base: base,
+            doorbell: View::new(&own, below, 0, DOORBELL_BYTES)?,
+            own,
             held,
-            channels: Atomic::new(0),
-            windows: Atomic::new(0),
         })
     }
 
@@ -179,12 +105,3 @@ impl Client {
 
 /// Bytes of the doorbell's mapping.
 const DOORBELL_BYTES: u64 = 0x1_0000;
-
-/// Duplicates an object of `source_client` as `name` of `client`.
-pub(super) fn dup(
-    [client, parent, name]: [Handle; 3],
-    [source_client, source]: [Handle; 2],
-) -> Result<(), Refused> {
-    // SAFETY: takes any numbers: the resource manager looks them up.
-    done(unsafe { bindings::gct_helper_client_dup(client, parent, name, source_client, source) })
-}

@@ -3,14 +3,13 @@
 //! Records what tenants with owned channels, and those that may have some later, have made, mapped
 //! and freed.
 
-use super::client;
 use super::lane::Lane;
 use super::{end, is_owning, record_if_wanted, record_made, retain, shadow, uvm};
 use super::{Channel, Inner, Parts, Pending, Record};
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
-use gct_core::owned::maps::{Change, Space, SPACES_MAX};
+use gct_core::owned::maps::{Change, Mapping, Space, SPACES_MAX};
 use gct_core::owned::shadow::Seen;
 use gct_core::rmapi::{Action, Call, Class};
 use kernel::prelude::*;
@@ -27,17 +26,17 @@ pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
         let seen = seen.map(|seen| Seen { channel, ..seen });
         record.inner.lock().past.add_channel(seen);
     }
-    let (mut lane, number, gpu, name) = match parts {
+    let (mut lane, number, gpu, lent) = match parts {
         Parts::Owned {
             lane,
             number,
             gpu,
-            name,
-        } => (lane, number, gpu, name),
+            lent,
+        } => (lane, number, gpu, lent),
         Parts::Native => return call.succeeded().then_some(false),
         Parts::Plain => return None,
     };
-    client::free(call.client, name);
+    drop(lent);
     lane.is_channel([call.client, call.object]);
     let channel = Channel {
         client: call.client,
@@ -160,6 +159,13 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
     }
 }
 
+/// Returns a mapping that goes with what its memory is below, too.
+pub(super) fn below_parent(glue: &Glue, file: FileId, mapping: Mapping) -> Mapping {
+    let [client, memory] = mapping.of();
+    let parent = glue.locked(|state| state.handle_above(file, client, memory));
+    mapping.below(parent.unwrap_or(0))
+}
+
 /// Records what an ioctl has mapped for the GPU, or unmapped.
 pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
     let Some(change) = Change::decode(escape, bytes).filter(|_| result == 0) else {
@@ -170,7 +176,10 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], resul
         true => record_if_wanted(glue, file),
         false => glue.owned.record(file),
     };
-    if let Some(record) = record {
-        record.tenant.changed(&change);
-    }
+    let Some(record) = record else { return };
+    let change = match change {
+        Change::Added(mapping) => Change::Added(below_parent(glue, file, mapping)),
+        other => other,
+    };
+    record.tenant.changed(&change);
 }

@@ -2,57 +2,60 @@
 
 //! Allocates the parts of one owned channel, and maps its tenant's memory.
 
-use super::client::{alloc, done, dup, free, Client, Refused};
+use super::client::{Client, Refused};
 use super::sheet::{Cover, Shadow};
 use super::view::View;
 use crate::bindings::{self, gct_uvm_memory, gct_uvm_space};
+use crate::rm::own::Own;
 use core::ptr;
 use gct_core::owned::kit::{self, Params, Part};
 use gct_core::owned::maps::{Place, Window};
+use gct_core::owned::names::Kind;
 use gct_core::owned::shadow::Seen;
 use gct_core::owned::uvm::UvmSpace;
 use gct_core::owned::{self, Mailbox};
 use gct_core::rmapi::{nv, Handle};
 use kernel::prelude::*;
-use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 
-/// The handles of one channel's objects. Dropping this frees the objects.
+/// The names of one channel's objects. Dropping this frees the objects.
 struct Names {
     client: Arc<Client>,
-    channel: u32,
+    parts: [Handle; Part::ALL.len()],
 }
 
 impl Names {
+    fn new(client: Arc<Client>) -> Self {
+        let parts = Part::ALL.map(|_| client.own.new_name());
+        Self { client, parts }
+    }
+
     fn of(&self, part: Part) -> Handle {
-        part.of(self.channel)
+        // CAST: a number below that of parts. The resource manager refuses 0.
+        self.parts.get(part as usize).copied().unwrap_or(0)
+    }
+
+    /// Returns the name of a part, below that of the device.
+    fn below(&self, part: Part) -> [Handle; 2] {
+        [self.client.own.device(), self.of(part)]
     }
 
     fn alloc(&self, part: Part, class: u32, params: Params) -> Result<(), Refused> {
-        let below = [kit::DEVICE, self.of(part)];
-        alloc(self.client.handle, below, class, params).map(|_| ())
-    }
-
-    fn dup(&self, part: Part, tenant: Handle, object: Handle) -> Result<(), Refused> {
-        dup(
-            [self.client.handle, kit::DEVICE, self.of(part)],
-            [tenant, object],
-        )
+        self.client.own.alloc(self.below(part), class, params)
     }
 
     fn map(&self, part: Part, offset: u64, bytes: u64) -> Result<View, Refused> {
-        let names = [kit::DEVICE, self.of(part)];
-        View::new(self.client.handle, names, offset, bytes)
+        View::new(&self.client.own, self.below(part), offset, bytes)
     }
 
     /// Allocates host memory, and maps it for the kernel and for the GPU.
     fn place(&self, part: Part, bytes: u64, access: u32) -> Result<Placed, Refused> {
-        let owner = self.client.handle;
-        let memory = Params::host_memory(owner, bytes);
+        let own = &self.client.own;
+        let memory = Params::host_memory(own.client(), bytes);
         self.alloc(part, nv::NV01_MEMORY_SYSTEM, memory)?;
         let view = self.map(part, 0, bytes)?;
         let names = [self.of(Part::Range), self.of(part)];
-        let address = map_gpu(owner, names, bytes, access)?;
+        let address = own.map_gpu(names, bytes, access)?;
         Ok(Placed {
             view,
             address,
@@ -64,7 +67,8 @@ impl Names {
     /// tenant's address space.
     fn arena(&self, tenant: Handle, home: &Home<'_>, waits: Waits) -> Result<[Placed; 2], Refused> {
         if let Home::Rm(space) = home {
-            self.dup(Part::Space, tenant, *space)?;
+            let name = self.of(Part::Space);
+            self.client.own.take(name, Kind::Space, [tenant, *space])?;
             let range = Params::range(self.of(Part::Space));
             self.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
         }
@@ -86,16 +90,17 @@ impl Names {
         place: Place,
         bytes: u64,
     ) -> Result<View, Refused> {
-        self.dup(part, tenant, place.memory)?;
-        map_place(self.client.handle, self.of(part), place.offset, bytes)
+        let (own, [device, name]) = (&self.client.own, self.below(part));
+        own.take(name, Kind::Memory, [tenant, place.memory])?;
+        map_place(own, [device, name], place.offset, bytes)
     }
 }
 
 /// Maps `bytes` at any offset of a memory object of the driver's client.
-fn map_place(client: Handle, memory: Handle, offset: u64, bytes: u64) -> Result<View, Refused> {
+fn map_place(own: &Own, names: [Handle; 2], offset: u64, bytes: u64) -> Result<View, Refused> {
     let (page, skipped) = (offset & !(kit::PAGE - 1), offset % kit::PAGE);
     let mapped = bytes.checked_add(skipped).ok_or(Refused)?;
-    let view = View::new(client, [kit::DEVICE, memory], page, mapped)?;
+    let view = View::new(own, names, page, mapped)?;
     view.part(skipped, bytes).ok_or(Refused)
 }
 
@@ -109,14 +114,15 @@ pub(super) struct Shown {
 impl Shown {
     /// Maps a window into a tenant's memory.
     pub(super) fn new(client: Arc<Client>, window: &Window) -> Result<Self, Refused> {
-        let name = kit::window(client.windows.fetch_add(1, Relaxed));
-        let memory = [window.client(), window.place.memory];
-        dup([client.handle, kit::DEVICE, name], memory)?;
-        let view = map_place(client.handle, name, window.place.offset, window.bytes);
+        let own = &client.own;
+        let name = own.new_name();
+        own.take(name, Kind::Memory, [window.client(), window.place.memory])?;
+        let names = [own.device(), name];
+        let view = map_place(own, names, window.place.offset, window.bytes);
         match view {
             Ok(view) => Ok(Self { view, client, name }),
             Err(refused) => {
-                free(client.handle, name);
+                own.free(name);
                 Err(refused)
             }
         }
@@ -125,14 +131,14 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        free(self.client.handle, self.name);
+        self.client.own.free(self.name);
     }
 }
 
 impl Drop for Names {
     fn drop(&mut self) {
         for part in Part::ALL {
-            free(self.client.handle, self.of(part));
+            self.client.own.free(self.of(part));
         }
     }
 }
@@ -197,10 +203,8 @@ impl Kit {
         home: &Home<'_>,
         mailbox: &Mailbox,
     ) -> Result<Self, Refused> {
-        let channel = client.channels.fetch_add(1, Relaxed);
-        let names = Names { client, channel };
-        let owner = names.client.handle;
-        let memory = Params::device_memory(owner, kit::PAGE);
+        let names = Names::new(client);
+        let memory = Params::kernel_memory(names.client.own.client(), kit::PAGE);
         names.alloc(Part::Userd, nv::NV01_MEMORY_LOCAL_USER, memory)?;
         let userd = names.map(Part::Userd, 0, kit::PAGE)?;
         for at in (0..).step_by(4).take(owned::USERD_WORDS) {
@@ -232,8 +236,7 @@ impl Kit {
         home: &Home<'_>,
         covers: [Cover; 2],
     ) -> Result<Self, Refused> {
-        let channel = client.channels.fetch_add(1, Relaxed);
-        let names = Names { client, channel };
+        let names = Names::new(client);
         let (tenant, mailbox) = (seen.client, &seen.mailbox);
         let [ring, progress] = names.arena(tenant, home, Waits::Briefly)?;
         let bytes = mailbox.ring_bytes();
@@ -325,16 +328,9 @@ impl Kit {
         matches!(self.tenant_ring, TenantRing::Covered(_))
     }
 
-    /// Duplicates the driver's USERD into the tenant's client, below its device.
-    pub(super) fn lend_userd(
-        &self,
-        tenant: Handle,
-        device: Handle,
-        name: Handle,
-    ) -> Result<(), Refused> {
-        let names = &self.names;
-        let source = [names.client.handle, names.of(Part::Userd)];
-        dup([tenant, device, name], source)
+    /// Duplicates the driver's USERD into a tenant's client, as a name below a device.
+    pub(super) fn lend_userd(&self, to: [Handle; 3]) -> Result<(), Refused> {
+        self.names.client.own.lend(self.names.of(Part::Userd), to)
     }
 
     /// Returns the GPU virtual address of the copies.
@@ -394,7 +390,9 @@ impl UvmMemory {
         let writes = u32::from(access == kit::GPU_WRITES);
         let waits = u32::from(waits == Waits::Long);
         // SAFETY: both structures live during the call; nvidia-uvm looks the numbers up.
-        done(unsafe { bindings::gct_helper_uvm_map(&named, bytes, writes, waits, &mut memory) })?;
+        let status =
+            unsafe { bindings::gct_helper_uvm_map(&named, bytes, writes, waits, &mut memory) };
+        (status == 0).then_some(()).ok_or(Refused)?;
         let (words, address) = (memory.words, memory.address);
         // From here on it is unmapped.
         let uvm = Self(memory);
@@ -414,27 +412,4 @@ impl Drop for UvmMemory {
         // drops its views first.
         unsafe { bindings::gct_helper_uvm_unmap(&self.0) };
     }
-}
-
-/// Maps memory for the GPU. Returns its address.
-fn map_gpu(
-    client: Handle,
-    [range, memory]: [Handle; 2],
-    bytes: u64,
-    access: u32,
-) -> Result<u64, Refused> {
-    let mut address = 0;
-    // SAFETY: `address` is writable; the resource manager looks the handles up.
-    let status = unsafe {
-        bindings::gct_helper_client_map_gpu(
-            client,
-            kit::DEVICE,
-            range,
-            memory,
-            bytes,
-            access,
-            &mut address,
-        )
-    };
-    done(status).map(|()| address)
 }

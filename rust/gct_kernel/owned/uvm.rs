@@ -6,6 +6,7 @@
 //! file's `gct_lock`, so no ioctl of the file frees the address space meanwhile. The others hold
 //! nothing, and find a record or none.
 
+use super::follow::below_parent;
 use super::{record_made, retain, Record};
 use crate::bindings::{gct_uvm_mapping, gct_uvm_space};
 use crate::rm;
@@ -81,6 +82,7 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, mapping: &gct_uvm_mapping) {
     };
     let bytes = [mapping.address, mapping.bytes];
     let added = Mapping::in_uvm(&space, mapping.client, place, bytes);
+    let added = below_parent(glue, file, added);
     record.tenant.changed(&Change::Added(added));
 }
 

@@ -2,8 +2,8 @@
 
 //! Reads and writes memory that is mapped for the kernel.
 
-use super::client::Refused;
 use crate::bindings;
+use crate::rm::own::{Own, Refused};
 use core::ptr::NonNull;
 use gct_core::rmapi::Handle;
 use kernel::ffi::c_void;
@@ -21,17 +21,14 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Maps a part of a memory object. Its owner keeps the object.
+    /// Maps a part of an object of the driver's. Its owner keeps the object.
     pub(super) fn new(
-        client: Handle,
-        [device, memory]: [Handle; 2],
+        own: &Own,
+        names: [Handle; 2],
         offset: u64,
         bytes: u64,
     ) -> Result<Self, Refused> {
-        // SAFETY: takes any numbers: the resource manager looks them up and checks the bounds.
-        let base =
-            unsafe { bindings::gct_helper_client_map(client, device, memory, offset, bytes) };
-        let base = NonNull::new(base).ok_or(Refused)?;
+        let base = own.map(names, offset, bytes)?;
         Ok(Self { base, bytes })
     }
 

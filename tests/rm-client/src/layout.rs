@@ -152,10 +152,15 @@ pub fn core_assertions() -> String {
     let some = nv::SOME_NUMBERS.iter().map(some);
     let structures = nv::STRUCTURES.iter().map(structure);
     let variants = nv::VARIANTS.iter().map(variant_assertions);
+    let most = format!(
+        "_Static_assert(sizeof(NV_CHANNEL_ALLOC_PARAMS) <= {}, \"most of a channel\");\n",
+        nv::CHANNEL_PARAMS_MOST
+    );
     numbers
         .chain(some)
         .chain(structures)
         .chain(variants)
+        .chain([most])
         .collect()
 }
 

@@ -24,6 +24,7 @@ pub mod numbers;
 mod queue;
 mod raw;
 mod read_only;
+mod rights;
 mod runlist;
 mod session;
 mod sys;

@@ -76,6 +76,8 @@ numbers! {
     VIRTUAL_RANGE: u32 = 0x70, "NV01_MEMORY_VIRTUAL";
     /// Class: device memory.
     DEVICE_MEMORY: u32 = 0x40, "NV01_MEMORY_LOCAL_USER";
+    /// Class: the GPU's registers, which only the kernel maps.
+    REGISTERS: u32 = 0x3f, "NV01_MEMORY_LOCAL_PRIVILEGED";
     /// Class: host memory.
     HOST_MEMORY: u32 = 0x3e, "NV01_MEMORY_SYSTEM";
     /// Class: a channel group.
@@ -91,6 +93,8 @@ numbers! {
     /// Class: Hopper's doorbell page.
     USERMODE: u32 = 0xc661, "HOPPER_USERMODE_A";
 
+    /// Control of a client: the handle of a child of an object.
+    GET_CHILD_HANDLE: u32 = 0xd05, "NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE";
     /// Control of a client: numbers of a GPU.
     GET_ID_INFO: u32 = 0x205, "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2";
     /// Control of a subdevice: its GPU's id.

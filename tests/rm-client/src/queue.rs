@@ -96,7 +96,7 @@ impl Queue {
     /// Size of the memory with ring, pushes and semaphores.
     const BYTES: u64 = 0x1_0000;
     /// Offset of the pushes, and size of each.
-    const PUSHES: u32 = 0x1000;
+    pub(crate) const PUSHES: u32 = 0x1000;
     const PUSH_BYTES: u32 = 0x40;
     /// An address of the GPU that no test maps.
     const UNMAPPED: u64 = 0x7f_dead_0000;
@@ -117,7 +117,7 @@ impl Queue {
 
     /// Submits the release of one of 64 semaphores, with a payload.
     pub fn submit_release(&mut self, semaphore: u32, payload: u32) {
-        self.submit_release_at(self.address + u64::from(self.semaphore(semaphore)), payload);
+        self.submit_release_at(self.address + u64::from(Self::semaphore_at(semaphore)), payload);
     }
 
     /// Submits the release of a semaphore at an unmapped address: the channel faults.
@@ -144,7 +144,7 @@ impl Queue {
         semaphore: u32,
         payload: u32,
     ) {
-        let semaphore = self.address + u64::from(self.semaphore(semaphore));
+        let semaphore = self.address + u64::from(Self::semaphore_at(semaphore));
         let words = release(semaphore, payload);
         for (at, word) in (0..).step_by(4).zip(words) {
             memory.u32(at).store(word, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Queue {
     /// Makes the entry that was submitted last another one, which releases another semaphore.
     /// Neither GP_PUT nor the doorbell is touched.
     pub fn replace_last(&mut self, semaphore: u32, payload: u32) {
-        let address = self.address + u64::from(self.semaphore(semaphore));
+        let address = self.address + u64::from(Self::semaphore_at(semaphore));
         // The push of the next submission is free.
         let entry = self.push(&release(address, payload));
         let last = (self.put + Session::ENTRIES - 1) % Session::ENTRIES;
@@ -202,16 +202,16 @@ impl Queue {
 
     /// Returns the payload of a semaphore.
     pub fn payload(&self, semaphore: u32) -> u32 {
-        self.word(self.semaphore(semaphore)).load(Ordering::Acquire)
+        self.word(Self::semaphore_at(semaphore)).load(Ordering::Acquire)
     }
 
     /// Overwrites the payload of a semaphore.
     pub fn set_payload(&self, semaphore: u32, payload: u32) {
-        self.word(self.semaphore(semaphore))
+        self.word(Self::semaphore_at(semaphore))
             .store(payload, Ordering::Release);
     }
 
-    fn semaphore(&self, number: u32) -> u32 {
+    pub(crate) fn semaphore_at(number: u32) -> u32 {
         Self::SEMAPHORES + (number % 64) * 16
     }
 
@@ -275,7 +275,7 @@ fn entry(address: u64, words: u32) -> [u32; 2] {
 }
 
 /// Returns a push that releases a semaphore.
-fn release(address: u64, payload: u32) -> [u32; 6] {
+pub(crate) fn release(address: u64, payload: u32) -> [u32; 6] {
     let [low, high] = halves(address);
     let methods = methods(n::SEM_ADDR_LO, 5);
     [methods, low, high, payload, 0, n::SEM_RELEASE]

@@ -207,6 +207,11 @@ impl Recorder {
         Ok(self.window.count())
     }
 
+    /// Returns a register of BAR0, which must be inside of it.
+    pub fn register(&self, at: usize) -> u32 {
+        self.window.register(at)
+    }
+
     /// Returns all events from `mark` on.
     ///
     /// # Errors

@@ -7,9 +7,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// Offset of the window in BAR0, and its size.
-const OFFSET: libc::off_t = 0xff_0000;
-const BYTES: usize = 0x1_0000;
+/// Size of BAR0, and the offset of the window, which reaches to its end.
+const BYTES: usize = 0x100_0000;
+const OFFSET: usize = 0xff_0000;
 /// Its registers: GCT_RECORD_* and GCT_COPIES of fakegpu-core's regs.rs.
 const MAGIC: usize = 0x0;
 const COUNT: usize = 0x4;
@@ -20,12 +20,12 @@ const COPIES: usize = 0x2000;
 /// The value of MAGIC.
 const MAGIC_VALUE: u32 = 0x6a74_6367;
 
-/// The mapped window.
+/// The mapped registers.
 #[derive(Debug)]
 pub(crate) struct Window(NonNull<u32>);
 
 impl Window {
-    /// Maps the window of the device whose BAR0 is `file`.
+    /// Maps the registers of the device whose BAR0 is `file`.
     pub(crate) fn map(file: &File) -> io::Result<Self> {
         // SAFETY: the kernel chooses the address of the new mapping, so it replaces nothing of this
         // process.
@@ -36,7 +36,7 @@ impl Window {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
-                OFFSET,
+                0,
             )
         };
         let window = match NonNull::new(start.cast()) {
@@ -72,16 +72,21 @@ impl Window {
         high << 32 | low
     }
 
-    fn read(&self, offset: usize) -> u32 {
-        assert!(offset < BYTES, "outside");
+    /// Returns a register of BAR0.
+    pub(crate) fn register(&self, at: usize) -> u32 {
+        assert!(at < BYTES, "outside");
         // SAFETY: the address is aligned and inside the mapping, which lives as long as `self`.
-        unsafe { self.0.as_ptr().add(offset / 4).read_volatile() }
+        unsafe { self.0.as_ptr().add(at / 4).read_volatile() }
+    }
+
+    fn read(&self, offset: usize) -> u32 {
+        self.register(OFFSET + offset)
     }
 
     fn write(&self, offset: usize, value: u32) {
-        assert!(offset < BYTES, "outside");
+        assert!(OFFSET + offset < BYTES, "outside");
         // SAFETY: as above. The device expects writes to the register.
-        unsafe { self.0.as_ptr().add(offset / 4).write_volatile(value) }
+        unsafe { self.0.as_ptr().add((OFFSET + offset) / 4).write_volatile(value) }
     }
 }
 

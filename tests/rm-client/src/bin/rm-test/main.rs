@@ -63,6 +63,7 @@ mod owned_memory;
 mod owned_mps;
 mod owned_process;
 mod owned_race;
+mod owned_rights;
 mod owned_slip;
 mod owned_slots;
 mod owned_storm;
@@ -207,6 +208,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         shadowed_back::TESTS,
         shadowed_stalled::TESTS,
         owned_memory::TESTS,
+        owned_rights::TESTS,
         owned_ends::TESTS,
         owned_bells::TESTS,
         owned_race::TESTS,
