@@ -19,6 +19,7 @@ mod faults;
 mod files;
 mod foreign;
 mod goals;
+mod governed;
 mod gpus;
 mod group_procs;
 mod groups;
@@ -86,6 +87,7 @@ impl State<'_> {
             Failure::Gpu => &mut self.failures.gpu,
             Failure::Charge => &mut self.failures.charge,
             Failure::Control => &mut self.failures.control,
+            Failure::Forbidden => &mut self.failures.forbidden,
             Failure::Members(total) => {
                 self.failures.members = self.failures.members.max(Sat(total));
                 return;

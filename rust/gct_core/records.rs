@@ -18,6 +18,7 @@ use crate::policy::clock::Clock;
 use crate::policy::pauses::Pauses;
 use crate::policy::slo::Verdict;
 use crate::policy::tpc::Rank;
+use crate::rmapi::allow::Rule;
 use crate::settings::Settings;
 use crate::units::{Bytes, Mhz, Ns, Sat, Us};
 
@@ -195,6 +196,8 @@ pub struct Pool {
     pub(crate) owned: Sat<u64>,
     /// Channels that were to have one and have their tenant's.
     pub(crate) unowned: Sat<u64>,
+    /// Controls and classes that were refused to it, indexed by [`Rule`].
+    pub(crate) forbidden: [u64; Rule::COUNT],
     /// When its channels pause, while it has some with their tenant's ring.
     pub(crate) pauses: Pauses,
     /// The number of the event behind which all of its channels knew of the last pause, or its end.
@@ -232,4 +235,6 @@ pub struct File {
     pub(crate) reserved: Sat<u32>,
     /// Whether it is an account for managed memory, and no file that somebody has opened.
     pub(crate) is_account: bool,
+    /// Whether it shares objects with another process's file, or did.
+    pub(crate) is_entangled: bool,
 }

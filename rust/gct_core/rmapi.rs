@@ -16,11 +16,13 @@
 //! Numbers, sizes and offsets are in [`nv`]. A structure of another size is an error, so a driver
 //! that changes one is not misread.
 
+pub mod allow;
 pub mod channel;
 pub mod class;
 pub mod control;
 mod decode;
 pub mod memory_info;
+pub mod mode;
 pub mod nv;
 pub mod query;
 mod share;
@@ -28,6 +30,7 @@ mod share;
 pub use class::Class;
 pub use decode::{decode, set_status};
 use decode::{element, Fields};
+use mode::Mode;
 pub use share::{Share, Shared};
 
 /// A handle of the resource manager. 0 is no object.
@@ -89,6 +92,8 @@ pub enum Overrides {
     ScheduleAny,
     /// The freeze of the channels of any client that its parameters name ([`control::named`]).
     Channels(Option<Hint>),
+    /// How the contexts of a channel or a channel group share the GPU.
+    Mode(Mode, Option<Hint>),
 }
 
 impl Overrides {
@@ -113,7 +118,7 @@ impl Overrides {
             nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
                 Some(Self::Channels(control::list_hint(params)))
             }
-            _ => None,
+            _ => Mode::by_command(command).map(|mode| Self::Mode(mode, mode.hint(params))),
         }
     }
 }
@@ -180,7 +185,17 @@ impl Call {
     /// Returns the parameters that the core reads, and that RM must read with the same value.
     pub fn params(&self) -> Option<Hint> {
         match self.action {
-            Action::Share(_, hint) | Action::Control(Overrides::Channels(hint)) => hint,
+            Action::Share(_, hint)
+            | Action::Control(Overrides::Channels(hint) | Overrides::Mode(_, hint)) => hint,
+            Action::Alloc {
+                class: Class::Debugger,
+                params: address @ 1..,
+                ..
+            } => {
+                // CAST: 4.
+                let address = address.checked_add(nv::debugger::APP_CLIENT as u64)?;
+                Some(Hint { address, bytes: 4 })
+            }
             // RM writes the new client's handle there.
             Action::Alloc {
                 class: Class::Client,
@@ -223,7 +238,7 @@ impl Call {
     /// Returns whether the call makes a tracked object, or may override a limit.
     pub const fn concerns_limits(&self) -> bool {
         match self.action {
-            Action::Alloc { class, .. } => class.is_tracked(),
+            Action::Alloc { class, .. } => class.is_tracked() || matches!(class, Class::Debugger),
             Action::Dup { .. } | Action::Share(..) | Action::Control(_) => true,
             Action::Free => false,
         }

@@ -15,7 +15,8 @@ use crate::table::Map;
 use crate::tables::{Root, Stores};
 use crate::units::Sat;
 
-/// The reason why an object or an event could not be tracked. The root's `events` counts each.
+/// The reason why an object or an event could not be tracked, or an ioctl was refused by a rule. The
+/// root's `events` counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A maximum of [`limits`](crate::limits).
@@ -35,6 +36,8 @@ pub enum Failure {
     Charge,
     /// A control that the resource manager refused.
     Control,
+    /// A control or a class that a [rule](crate::rmapi::allow) refused.
+    Forbidden,
 }
 
 /// Counts of [`Failure`].
@@ -48,6 +51,7 @@ pub(crate) struct Failures {
     pub(crate) gpu: Sat<u64>,
     pub(crate) charge: Sat<u64>,
     pub(crate) control: Sat<u64>,
+    pub(crate) forbidden: Sat<u64>,
 }
 
 /// The state of the core, while its lock is held.

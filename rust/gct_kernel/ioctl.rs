@@ -23,6 +23,7 @@ use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
+use gct_core::rmapi::allow::{self, Asked, Rule};
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share, Shared};
 use gct_core::state::{Failure, State};
@@ -83,6 +84,9 @@ pub(crate) fn ioctl_enter(
     bytes: &mut [u8],
     room: &mut gct_call,
 ) -> bool {
+    if let Err(status) = obey_rules(glue, file, escape, bytes) {
+        return rmapi::set_status(escape, bytes, status);
+    }
     let decoded = rmapi::decode(escape, bytes).inspect_err(|_| glue.count(Failure::Decode));
     let Some(call) = decoded.ok().flatten().filter(Call::is_followed) else {
         return false;
@@ -104,6 +108,23 @@ pub(crate) fn ioctl_enter(
         Ok(()) => false,
         Err(status) => rmapi::set_status(escape, bytes, status),
     }
+}
+
+/// Decides whether a rule forbids an ioctl ([`allow`]). While nobody is governed, none does. A lock
+/// is taken only for what would be refused.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+fn obey_rules(glue: &Glue, file: Option<FileId>, escape: u32, bytes: &[u8]) -> Result<(), Status> {
+    if !owned::is_owning() {
+        return Ok(());
+    }
+    let Some(asked) = allow::refused(escape, bytes) else {
+        return Ok(());
+    };
+    let is_recorded = file.is_some_and(|file| glue.owned.has_record(file));
+    glue.locked(|state| state.forbid(file, is_recorded, &asked))
 }
 
 /// Decides whether an ioctl on a file that is not followed may run. No limit bound the process that
@@ -278,6 +299,27 @@ fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Opti
         Action::Control(Overrides::Channels(_)) => {
             glue.locked(|state| state.channels_refused(file, params))
         }
+        Action::Control(Overrides::Mode(mode, _)) if !mode.allows(params) => {
+            let asked = Asked {
+                client: call.client,
+                object: call.object,
+                rule: Rule::Checked,
+            };
+            let is_recorded = glue.owned.has_record(file);
+            let forbid = |state: &mut State<'_>| state.forbid(Some(file), is_recorded, &asked);
+            owned::is_owning().then(|| glue.locked(forbid).err())?
+        }
+        Action::Alloc {
+            class: Class::Debugger,
+            ..
+        } => {
+            // RM takes 0 for the caller's own client.
+            let debugged = rmapi::word(params).and_then(|word| Handle::try_from(word).ok());
+            if let Some(client) = debugged.filter(|client| *client != 0) {
+                glue.locked(|state| state.entangle(file, client));
+            }
+            None
+        }
         _ => None,
     }
 }
@@ -419,6 +461,8 @@ fn follow_others(
     match call.action {
         Action::Share(share, _) => {
             if let Some(served) = served {
+                let other = served.file;
+                glue.locked(|state| state.entangle_by_file(file, other, share.exports()));
                 follow_shared(glue, file, call, share, served);
             }
             let end = |state: &mut State<'_>| {

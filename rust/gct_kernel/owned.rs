@@ -202,6 +202,11 @@ impl Owned {
         self.files.lock().get(file).cloned()
     }
 
+    /// Returns whether a file has a record.
+    pub(crate) fn has_record(&self, file: FileId) -> bool {
+        self.record(file).is_some()
+    }
+
     /// Returns the record of the next file after one, in the order of their numbers. Records may
     /// come and go between two calls.
     fn record_after(&self, last: Option<u64>) -> Option<Arc<Record>> {

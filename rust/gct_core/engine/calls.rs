@@ -63,6 +63,7 @@ impl State<'_> {
             objects: Sat(0),
             reserved: Sat(0),
             is_account: false,
+            is_entangled: false,
         };
         self.files.insert(id, file)?;
         self.objects.add_root(id.raw(), id)?;
@@ -120,6 +121,7 @@ impl State<'_> {
                 source_client,
                 source,
             } => {
+                self.entangle(file, source_client);
                 let Some(known) = self.key_of_source(source_client, source) else {
                     return Ok(Ticket::NONE);
                 };

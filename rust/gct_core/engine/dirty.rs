@@ -139,7 +139,7 @@ impl State<'_> {
             }
             Overrides::ScheduleAny => self.channels_overridden(proc),
             // `channels_told` handles the channels that the parameters name.
-            Overrides::Channels(_) => {}
+            Overrides::Channels(_) | Overrides::Mode(..) => {}
         }
     }
 

@@ -14,6 +14,7 @@ use crate::iface::{parse, show, File};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::policy::slo::Verdict;
 use crate::records::{Asks, Gpu, GpuClock, Pool, WorkerCost};
+use crate::rmapi::allow::Rule;
 use crate::state::State;
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
@@ -174,6 +175,7 @@ impl State<'_> {
             ("gpu", failures.gpu.0),
             ("charge", failures.charge.0),
             ("control", failures.control.0),
+            ("forbidden", failures.forbidden.0),
         ] {
             show::stat_line(key, value, out)?;
         }
@@ -342,7 +344,22 @@ fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("unowned", pool.unowned.0, out)?;
     let now = pool.usage.now();
     show::stat_line("native", now.native_channels.into(), out)?;
-    show::stat_line("cooperative", now.shadowed_channels.into(), out)
+    show::stat_line("cooperative", now.shadowed_channels.into(), out)?;
+    show_forbidden(&pool.forbidden, out)
+}
+
+/// Shows what rules refused. Each rule has a line once it refused something.
+fn show_forbidden(forbidden: &[u64; Rule::COUNT], out: &mut dyn Write) -> fmt::Result {
+    let total = forbidden
+        .iter()
+        .fold(0, |sum: u64, more| sum.saturating_add(*more));
+    show::stat_line("forbidden", total, out)?;
+    for (rule, count) in Rule::ALL.iter().zip(forbidden) {
+        if *count > 0 {
+            writeln!(out, "forbidden.{} {count}", rule.name())?;
+        }
+    }
+    Ok(())
 }
 
 /// Shows what `slip.tpc` does to the launches of an owner.

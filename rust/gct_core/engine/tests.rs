@@ -11,6 +11,7 @@ mod clock;
 mod conformance;
 mod faults;
 mod goals;
+mod governed;
 mod gpus;
 mod groups;
 mod host_memory;

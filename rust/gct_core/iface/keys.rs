@@ -97,6 +97,12 @@ pub const KEYS: &[Key] = &[
         "Controls that the resource manager refused outside of a write: a limit does not bind a new object.",
     ),
     key(
+        File::Events,
+        "forbidden",
+        None,
+        "Controls and classes that a rule refused to a governed process (controls.md).",
+    ),
+    key(
         File::GmemStat,
         "pinned",
         Some(Feature::GmemCharge),
@@ -216,6 +222,12 @@ pub const KEYS: &[Key] = &[
         "cooperative",
         Some(Feature::ChannelOwned),
         "Those of them that the driver has come between since: limits on launches bind them, unless their tenant goes round its own mappings.",
+    ),
+    key(
+        File::ComputeStat,
+        "forbidden",
+        Some(Feature::ChannelOwned),
+        "Controls and classes that a rule refused to the owner's processes; each rule that did has a line `forbidden.RULE` (controls.md).",
     ),
     key(
         File::ComputeStat,

@@ -25,6 +25,8 @@ pub enum Class {
     OtherMemory,
     /// `*_USERMODE_A`: the doorbell.
     Usermode,
+    /// `GT200_DEBUGGER`: a debugger of a client's channel; the core does not mirror it.
+    Debugger,
     /// Any other class; the core does not mirror it.
     Other,
 }
@@ -58,6 +60,7 @@ impl Class {
             | NV50_MEMORY_VIRTUAL => Self::OtherMemory,
             VOLTA_USERMODE_A | TURING_USERMODE_A | AMPERE_USERMODE_A | HOPPER_USERMODE_A
             | BLACKWELL_USERMODE_A => Self::Usermode,
+            GT200_DEBUGGER => Self::Debugger,
             _ => Self::Other,
         }
     }
@@ -83,6 +86,6 @@ impl Class {
 
     /// Returns whether the core mirrors objects of this class.
     pub const fn is_tracked(self) -> bool {
-        !matches!(self, Self::Other)
+        !matches!(self, Self::Other | Self::Debugger)
     }
 }

@@ -97,6 +97,7 @@ numbers! {
     FERMI_CONTEXT_SHARE_A = 0x9067;
     FERMI_VASPACE_A = 0x90f1;
     KERNEL_GRAPHICS_CONTEXT = 0x0090;
+    GT200_DEBUGGER = 0x83de;
     NV01_MEMORY_SYSTEM = 0x003e;
     NV01_MEMORY_LOCAL_PRIVILEGED = 0x003f;
     NV01_MEMORY_LOCAL_USER = 0x0040;
@@ -133,6 +134,8 @@ numbers! {
     NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS = 128;
 
     // Controls of a device and a subdevice: `ctrl/ctrl0080/*.h`, `ctrl/ctrl2080/*.h`.
+    NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE = 0x0080_1108;
+    NV0080_CTRL_GR_TPC_PARTITION_MODE_DYNAMIC = 2;
     NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES = 0x0080_170f;
     NV2080_ENGINE_TYPE_GRAPHICS = 0x01;
     NV2080_ENGINE_TYPE_COPY1 = 0x0a;
@@ -142,6 +145,9 @@ numbers! {
     NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080_110b;
     NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES = 64;
     NV2080_CTRL_CMD_GR_GET_INFO = 0x2080_1201;
+    NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE = 0x2080_1210;
+    NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP_SET = 1;
+    NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_WFI = 0;
     NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER = 0x2080_121b;
     NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER_MAX_SM_COUNT = 512;
     NV2080_CTRL_CMD_FB_GET_INFO_V2 = 0x2080_1303;
@@ -183,6 +189,10 @@ numbers! {
 
     // Reasons in a channel's error notifier, the Xids: `nverror.h`.
     ROBUST_CHANNEL_PREEMPTIVE_REMOVAL = 45;
+
+    // Flags of NVOS54_PARAMETERS and NVOS64_PARAMETERS: `nvos.h`.
+    NVOS54_FLAGS_FINN_SERIALIZED = 4;
+    NVOS64_FLAGS_FINN_SERIALIZED = 1;
 
     // The old memory interface: `nvos.h`.
     NVOS32_FUNCTION_ALLOC_SIZE = 2;
@@ -250,6 +260,7 @@ structures! {
         OBJECT = "hObjectNew" @ 8,
         CLASS = "hClass" @ 12,
         PARAMS = "pAllocParms" @ 16,
+        FLAGS = "flags" @ 36,
         STATUS = "status" @ 40,
     }
     nvos32 = "NVOS32_PARAMETERS", 184; {
@@ -279,6 +290,7 @@ structures! {
         CLIENT = "hClient" @ 0,
         OBJECT = "hObject" @ 4,
         COMMAND = "cmd" @ 8,
+        FLAGS = "flags" @ 12,
         PARAMS = "params" @ 16,
         PARAMS_SIZE = "paramsSize" @ 24,
         STATUS = "status" @ 28,
@@ -317,6 +329,9 @@ structures! {
     }
     usermode = "NV_HOPPER_USERMODE_A_PARAMS"; {
         IN_BAR1 = "bBar1Mapping" @ 0,
+    }
+    debugger = "NV83DE_ALLOC_PARAMETERS", 12; {
+        APP_CLIENT = "hAppClient" @ 4,
     }
     channel = "NV_CHANNEL_ALLOC_PARAMS"; {
         ERROR_MEMORY = "hObjectError" @ 0,
@@ -388,6 +403,14 @@ structures! {
     fb_info = "NV2080_CTRL_FB_GET_INFO_V2_PARAMS"; {
         COUNT = "fbInfoListSize" @ 0,
         LIST = "fbInfoList" @ 4,
+    }
+    preemption_mode = "NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", 32; {
+        FLAGS = "flags" @ 0,
+        COMPUTE = "cilpPreemptMode" @ 12,
+    }
+    partition_mode = "NV0080_CTRL_GR_TPC_PARTITION_MODE_PARAMS", 32; {
+        MODE = "mode" @ 4,
+        ENABLE_ALL_TPCS = "bEnableAllTpcs" @ 8,
     }
     sm_order = "NV2080_CTRL_GR_GET_GLOBAL_SM_ORDER_PARAMS"; {
         VIRTUAL_GPC = "globalSmId[0].virtualGpcId" @ 8,
