@@ -188,6 +188,29 @@ numbers! {
     /// An address space whose faults UVM serves.
     SPACE_WITH_FAULTS: u32 = 64, "NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING";
 
+    /// Control: have a channel fetch from another ring.
+    SET_GPFIFO: u32 = 0x2080_1102, "NV2080_CTRL_CMD_SET_GPFIFO";
+    /// Control: read a page table entry.
+    GET_PTE: u32 = 0x80_1801, "NV0080_CTRL_CMD_DMA_GET_PTE_INFO";
+    /// Control: write a page table entry.
+    SET_PTE: u32 = 0x80_180a, "NV0080_CTRL_CMD_DMA_SET_PTE_INFO";
+    /// Control: say when a context is switched.
+    PREEMPTION_MODE: u32 = 0x2080_1210, "NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE";
+    /// Class: a debugger of an engine's object.
+    DEBUGGER: u32 = 0x83de, "GT200_DEBUGGER";
+    /// Control: read what is mapped at an address of a debugged channel.
+    READ_SURFACE: u32 = 0x83de_031a, "NV83DE_CTRL_CMD_READ_SURFACE";
+    /// Control: write there.
+    WRITE_SURFACE: u32 = 0x83de_031b, "NV83DE_CTRL_CMD_WRITE_SURFACE";
+    /// Control: say which exceptions a debugger hears of.
+    EXCEPTION_MASK: u32 = 0x83de_0309, "NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK";
+    /// Class: calls that a channel's methods make.
+    DEFERRED_API: u32 = 0x5080, "NV50_DEFERRED_API_CLASS";
+    /// Class: the GPU's registers.
+    REGISTERS: u32 = 0x3f, "NV01_MEMORY_LOCAL_PRIVILEGED";
+    /// Flag of a control: its parameters are serialized.
+    SERIALIZED: u32 = 4, "NVOS54_FLAGS_FINN_SERIALIZED";
+
     /// Engine: graphics and compute.
     ENGINE_GRAPHICS: u32 = 1, "NV2080_ENGINE_TYPE_GRAPHICS";
     /// Engine: the first copy engine.

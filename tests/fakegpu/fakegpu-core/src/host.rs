@@ -82,6 +82,16 @@ impl Host {
         }
     }
 
+    /// Has a channel fetch from another ring. Hardware was seen to do so for an idle channel (H100,
+    /// 580.159.04).
+    pub fn set_ring(&mut self, channel: ObjectKey, ring: u64, entries: u32) {
+        for known in self.channels.values_mut() {
+            if known.object() == channel {
+                known.set_ring(ring, entries);
+            }
+        }
+    }
+
     /// Freezes `channel`, on the runlist or not, until [`enable`](Self::enable). With
     /// `only_scheduling` it begins no new work, and running launches go on until the group loses
     /// the engine.

@@ -300,6 +300,7 @@ pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS: u32 = 0x2
 pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER: u32 = 0x20800a22;
 pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO: u32 = 0x20800a2a;
 pub const NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO: u32 = 0x2080302c;
+pub const NV2080_CTRL_CMD_SET_GPFIFO: u32 = 0x20801102;
 pub const NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES: u32 = 0x90f10106;
 pub const NVA06C_CTRL_CMD_GPFIFO_SCHEDULE: u32 = 0xa06c0101;
 pub const NVA06C_CTRL_CMD_PREEMPT: u32 = 0xa06c0105;
@@ -500,6 +501,13 @@ pub mod NV2080_CTRL_GPU_GET_GID_INFO_PARAMS {
     pub const flags: Field = Field::new(0x4, 4);
     pub const length: Field = Field::new(0x8, 4);
     pub const data: Field = Field::new(0xc, 256);
+}
+pub mod NV2080_CTRL_CMD_SET_GPFIFO_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x18;
+    pub const hChannel: Field = Field::new(0, 4);
+    pub const base: Field = Field::new(8, 8);
+    pub const numEntries: Field = Field::new(16, 4);
 }
 pub mod NVA06C_CTRL_TIMESLICE_PARAMS {
     use super::*;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Handles controls that decide which channels run, and for how long at a time.
+//! Handles controls that decide which channels run, for how long at a time, and by which ring.
 
 use crate::abi::{self, Malformed};
 use crate::gsp::objects::{ObjectKey, Objects};
@@ -14,6 +14,7 @@ pub(super) fn observe(
     command: u32,
     params: &[u8],
 ) -> Result<(), Malformed> {
+    let called = object;
     let object = objects.origin(object);
     match command {
         abi::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE | abi::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE => {
@@ -26,6 +27,16 @@ pub(super) fn observe(
             host.set_timeslice(object, abi::get(params, P::timesliceUs)?);
         }
         abi::NVA06C_CTRL_CMD_PREEMPT => host.preempt(object),
+        abi::NV2080_CTRL_CMD_SET_GPFIFO => {
+            use abi::NV2080_CTRL_CMD_SET_GPFIFO_PARAMS as P;
+            let channel = ObjectKey {
+                client: called.client,
+                handle: abi::get_u32(params, P::hChannel)?,
+            };
+            let ring = abi::get(params, P::base)?;
+            let entries = abi::get_u32(params, P::numEntries)?;
+            host.set_ring(objects.origin(channel), ring, entries);
+        }
         abi::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => disable_channels(host, objects, params)?,
         _ => {}
     }

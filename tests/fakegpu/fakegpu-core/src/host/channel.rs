@@ -200,6 +200,11 @@ impl Channel {
         }
     }
 
+    /// Fetches from another ring from now on. GP_GET and GP_PUT stay.
+    pub fn set_ring(&mut self, ring: u64, entries: u32) {
+        (self.ring_va, self.ring_entries) = (ring, entries);
+    }
+
     /// Rings its doorbell.
     pub fn ring_doorbell(&mut self) {
         self.rung = true;

@@ -76,6 +76,7 @@ mod process;
 mod processes;
 mod programs;
 mod replayable;
+mod rules;
 mod sent;
 mod shadowed;
 mod shadowed_back;
@@ -256,6 +257,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         hostile::TESTS,
         exports::TESTS,
         strangers::TESTS,
+        rules::TESTS,
         gpus::LAST_TESTS,
         charged::TESTS,
     ]
