@@ -159,6 +159,19 @@ escapes_are_known() {
 	[ -z "$unknown" ] || die "patches.md does not say how these are followed: $unknown"
 }
 
+# A new open control may move a ring: somebody has to say what it does.
+controls_have_rules() {
+	local without
+	[ "$("$ROOT/ci/controls.sh" "$1" | wc -l)" -ge 600 ] || die "the export tables of $1 have hardly any open control"
+	without=$("$ROOT/ci/controls.sh" --without-a-rule "$1")
+	[ -z "$without" ] || die "rmapi/allow.rs has no rule for: $without"
+}
+
+# What the hostile test of rm-test sends.
+controls_are_listed() {
+	diff "$ROOT/tests/rm-client/src/controls.txt" <("$ROOT/ci/controls.sh" --sizes "$1")
+}
+
 # Those of drivers without a package.
 escapes_of_newer() {
 	sed -n 's/^| \(NV_ESC_[A-Z0-9_]*\) | \(0x[0-9a-f]*\) | .*; from 5[0-9]* on |$/\1 \2/p' "$ROOT/gctgroup-docs/patches.md"
@@ -279,6 +292,10 @@ for version in "${versions[@]}"; do
 	fi
 	has_driver "$version" || die "build/nv/$version is missing: run make setup"
 	test_case "$version: patches.md says how every escape is followed" escapes_are_known "$version"
+	[ ! -d "$BUILD/nv/$version/src/nvidia/generated" ] ||
+		test_case "$version: every open control has a rule" controls_have_rules "$version"
+	[ "$version" != "$NV_SOURCE_VERSION" ] ||
+		test_case "$version: rm-test sends every open control" controls_are_listed "$version"
 	test_case "$version: build/nv has the BASE" base_is_the_one_patched "$version"
 	test_case "$version: reversal restores every byte" reversal_restores "$version"
 	[ -z "$with_build" ] ||
