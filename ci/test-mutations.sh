@@ -12,6 +12,7 @@
 #   Full: TEST       this one of those fails on a GPU whose memory is full
 #   Reports: TEXT    the kernel reports a bug in a line with this text
 #   Host: TEST       this test of gct_core fails on the host
+#   Kunit: TEST      this test of the KUnit suites fails
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -53,6 +54,15 @@ run_machine() {
 		--timeout $SECONDS_MAX "$@" || true
 }
 
+# Runs the KUnit suites on the mutant's modules.
+run_kunit() {
+	NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean GCT_KUNIT=1 "$TREE/ci/kmod.sh" ||
+		die "the suites do not build"
+	"$GCT_VM" run --build "$TREE_BUILD" --kernel lean --nv "$NV_SOURCE_VERSION" --variant kunit \
+		--script "$ROOT/tests/selftests/kunit.sh" --ktap --quiet --log "$OUT/log" \
+		--timeout $SECONDS_MAX || true
+}
+
 # Ends with an error unless all happens that a patch names.
 expect_failures() {
 	local patch=$1 log=$OUT/log test tests full texts
@@ -69,6 +79,11 @@ expect_failures() {
 	done
 	for test in $(said "$patch" Fails) $(said "$patch" Full); do
 		[ ${#texts[@]} -gt 0 ] || grep -qE "not ok [0-9]+ $test\$" "$log" || die "$test does not fail"
+	done
+	tests=$(said "$patch" Kunit)
+	[ -z "$tests" ] || run_kunit
+	for test in $tests; do
+		grep -qE "not ok [0-9]+ $test\$" "$log" || die "$test does not fail"
 	done
 	for test in $(said "$patch" Host); do
 		(cd "$TREE/userspace" && cargo test -p gct-core --lib --locked "$test" 2>&1 || true) |

@@ -378,7 +378,7 @@ unsafe extern "C" {
     pub fn gct_helper_bells_exit();
     pub fn gct_bell_gpu(id: u32) -> *mut gct_bell_gpu;
     pub fn gct_bells_begin(gpu: *mut gct_bell_gpu, worker: *mut gct_worker);
-    pub fn gct_bells_end(gpu: *mut gct_bell_gpu);
+    pub fn gct_bells_end(gpu: *mut gct_bell_gpu, worker: *mut gct_worker);
     pub fn gct_bells_closed(gpu: *const gct_bell_gpu) -> bool;
     pub fn gct_bells_close(gpu: *mut gct_bell_gpu);
     pub fn gct_debugfs_show(

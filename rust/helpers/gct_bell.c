@@ -279,10 +279,12 @@ void gct_bells_begin(struct gct_bell_gpu *gpu, struct gct_worker *worker)
 	spin_unlock(&gct_bell_lock);
 }
 
-void gct_bells_end(struct gct_bell_gpu *gpu)
+void gct_bells_end(struct gct_bell_gpu *gpu, struct gct_worker *worker)
 {
 	spin_lock(&gct_bell_lock);
-	gpu->worker = NULL;
+	/* The next channel of the GPU may have brought a worker of its own meanwhile. */
+	if (gpu->worker == worker)
+		gpu->worker = NULL;
 	spin_unlock(&gct_bell_lock);
 }
 
@@ -309,3 +311,7 @@ void gct_helper_bells_exit(void)
 		kfree(gpu);
 	INIT_LIST_HEAD(&gct_bell_gpus);
 }
+
+#ifdef GCT_KUNIT
+#include "gct_bell_kunit.c"
+#endif

@@ -325,14 +325,16 @@ void gct_helper_bells_exit(void);
 /* -- Between gct_bell.c and gct_worker.c ----------------------------------- */
 
 /*
- * gct_bell_gpu() returns the bells of a GPU, or NULL without memory; they last as long
- * as the module. begin and end bound the time in which they may wake a worker: any bell
- * may start its thread. gct_bells_closed() returns whether all are closed: then what a
- * tenant submitted before is visible, and the next ring wakes the worker.
+ * gct_bell_gpu() returns the bells of a GPU, or NULL without memory; they last as
+ * long as the module. begin and end bound the time in which they may wake a worker:
+ * any bell may start its thread. A worker may begin before the former one of its GPU
+ * has ended; the bells wake the one that began last. gct_bells_closed() returns
+ * whether all are closed: then what a tenant submitted before is visible, and the
+ * next ring wakes the worker.
  */
 struct gct_bell_gpu *gct_bell_gpu(uint32_t id);
 void gct_bells_begin(struct gct_bell_gpu *gpu, struct gct_worker *worker);
-void gct_bells_end(struct gct_bell_gpu *gpu);
+void gct_bells_end(struct gct_bell_gpu *gpu, struct gct_worker *worker);
 bool gct_bells_closed(const struct gct_bell_gpu *gpu);
 void gct_bells_close(struct gct_bell_gpu *gpu);
 

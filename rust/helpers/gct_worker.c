@@ -147,7 +147,7 @@ void gct_helper_worker_close_bells(struct gct_worker *worker)
 
 void gct_helper_worker_stop(struct gct_worker *worker)
 {
-	gct_bells_end(worker->bells);
+	gct_bells_end(worker->bells, worker);
 	kthread_stop(worker->task);
 	kfree(worker);
 }

@@ -409,7 +409,9 @@ impl Gpu {
     pub(super) fn stop(&self) {
         let worker = self.worker.xchg(ptr::null_mut(), Full);
         if !worker.is_null() {
-            // SAFETY: started by `open`, and stopped once: the pointer was taken out.
+            // SAFETY: started by `open`, and stopped once: the pointer was taken out. Nobody else
+            // has it: this value is in no list any more, and the bells forget it under their lock,
+            // or have forgotten it for the GPU's next worker.
             unsafe { bindings::gct_helper_worker_stop(worker) };
         }
     }
