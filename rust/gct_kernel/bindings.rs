@@ -123,6 +123,11 @@ pub struct gct_sheet {
     _unused: [u8; 0],
 }
 #[repr(C)]
+#[derive(Debug)]
+pub struct gct_turn {
+    _unused: [u8; 0],
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_process {
     pub tgid: u32,
@@ -283,6 +288,7 @@ unsafe extern "C" {
     pub fn gct_helper_serve_end(call: *mut gct_call, out: *mut gct_serving) -> *mut u8;
     pub fn gct_helper_serve_free(copy: *mut u8);
     pub fn gct_helper_serve_swap(call: *mut gct_call, offset: u32, bytes: u32, value: u64) -> bool;
+    pub fn gct_helper_serve_watch(call: *mut gct_call);
     pub fn gct_helper_own(on: bool);
     pub fn gct_helper_rm_try_begin() -> bool;
     pub fn gct_helper_gpu_hold(gpu_id: u32) -> kernel::ffi::c_int;
@@ -361,21 +367,30 @@ unsafe extern "C" {
     pub fn gct_helper_ear_hears(ear: *const gct_ear) -> bool;
     pub fn gct_helper_ear_rings(ear: *const gct_ear) -> u32;
     pub fn gct_helper_ear_missed(ear: *mut gct_ear, rings: u32);
-    pub fn gct_helper_bell_follow(descriptor: i32, ear: *mut gct_ear);
-    pub fn gct_helper_sheet_new() -> *mut gct_sheet;
+    pub fn gct_helper_bell_follow(descriptor: i32, file: u64, ear: *mut gct_ear);
+    pub fn gct_helper_sheet_new(gpu_id: u32) -> *mut gct_sheet;
     pub fn gct_helper_sheet_put(sheet: *mut gct_sheet);
-    pub fn gct_helper_pane_follow(descriptor: i32, sheet: *mut gct_sheet, first: u64);
+    pub fn gct_helper_pane_follow(descriptor: i32, file: u64, sheet: *mut gct_sheet, first: u64);
     pub fn gct_helper_sheet_give_up(sheet: *mut gct_sheet);
     pub fn gct_helper_sheet_page(sheet: *mut gct_sheet, number: u64) -> *mut kernel::ffi::c_void;
     pub fn gct_helper_sheet_forget(sheet: *mut gct_sheet, number: u64);
-    pub fn gct_helper_turn_begin(one: *mut gct_sheet, other: *mut gct_sheet, gpu_id: u32) -> bool;
+    pub fn gct_helper_turn_begin(
+        one: *mut gct_sheet,
+        other: *mut gct_sheet,
+        gpu_id: u32,
+    ) -> *mut gct_turn;
     pub fn gct_helper_turn_show(sheet: *mut gct_sheet, number: u64, shown: bool);
-    pub fn gct_helper_turn_end(one: *mut gct_sheet);
+    pub fn gct_helper_turn_end(turn: *mut gct_turn);
     pub fn gct_helper_worker_close_bells(worker: *mut gct_worker);
     pub fn gct_helper_pauses_in(ns: u64);
     pub fn gct_helper_pauses_cancel();
     pub fn gct_helper_now() -> u64;
     pub fn gct_helper_bells_exit();
+    pub fn gct_file_found(
+        descriptor: i32,
+        file: u64,
+        held: *mut *mut kernel::ffi::c_void,
+    ) -> *mut kernel::ffi::c_void;
     pub fn gct_bell_gpu(id: u32) -> *mut gct_bell_gpu;
     pub fn gct_bells_begin(gpu: *mut gct_bell_gpu, worker: *mut gct_worker);
     pub fn gct_bells_end(gpu: *mut gct_bell_gpu, worker: *mut gct_worker);

@@ -25,6 +25,7 @@ use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::allow::{self, Asked, Rule};
 use gct_core::rmapi::control::Status;
+use gct_core::rmapi::escape::MAP_MEMORY;
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share, Shared};
 use gct_core::state::{Failure, State};
 use kernel::sync::ArcBorrow;
@@ -84,6 +85,10 @@ pub(crate) fn ioctl_enter(
     bytes: &mut [u8],
     room: &mut gct_call,
 ) -> bool {
+    if escape == MAP_MEMORY && file.is_some() && owned::is_owning() {
+        serve::watch(room);
+        return false;
+    }
     if let Err(status) = obey_rules(glue, file, escape, bytes) {
         return rmapi::set_status(escape, bytes, status);
     }
@@ -341,9 +346,12 @@ pub(crate) fn ioctl_leave(
     room: &mut gct_call,
     result: u32,
 ) {
+    if escape == MAP_MEMORY {
+        let by = serve::found(room);
+        return owned::cpu_mapped(glue, file, bytes, by, result);
+    }
     let served = serve::taken(room);
     owned::mapped(glue, file, escape, bytes, result);
-    owned::cpu_mapped(glue, file, escape, bytes, result);
     memory_info::show(glue, file, escape, bytes, result);
     let Some(entered) = Entered::take(room) else {
         return;

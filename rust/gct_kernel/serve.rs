@@ -45,16 +45,22 @@ pub(crate) struct Served {
     pub(crate) file: Option<FileId>,
 }
 
+/// Watches which file the resource manager finds by a descriptor, until [`found`]. An ioctl that is
+/// watched has nothing served.
+pub(crate) fn watch(call: &mut gct_call) {
+    // SAFETY: as for `serve`; `found` gets `call` in the same task.
+    unsafe { bindings::gct_helper_serve_watch(call) };
+}
+
+/// Ends what [`watch`] began. Returns the file, if there is one and it is followed.
+pub(crate) fn found(call: &mut gct_call) -> Option<FileId> {
+    let (_, out) = end(call);
+    (out.file != 0).then(|| FileId::from_raw(out.file))
+}
+
 /// Ends what [`serve`] began. Returns `None` if nothing was served.
 pub(crate) fn taken(call: &mut gct_call) -> Option<Served> {
-    let mut out = gct_serving {
-        bytes: 0,
-        written: 0,
-        file: 0,
-    };
-    // SAFETY: `call` is the one that `serve` got, in the same task (gct.h). Without a `serve` it is
-    // zero, and nothing is served.
-    let copy = unsafe { bindings::gct_helper_serve_end(call, &mut out) };
+    let (copy, out) = end(call);
     let len = usize::try_from(out.bytes).ok()?;
     NonNull::new(copy).map(|copy| Served {
         copy,
@@ -62,6 +68,18 @@ pub(crate) fn taken(call: &mut gct_call) -> Option<Served> {
         is_written: out.written != 0,
         file: (out.file != 0).then(|| FileId::from_raw(out.file)),
     })
+}
+
+fn end(call: &mut gct_call) -> (*mut u8, gct_serving) {
+    let mut out = gct_serving {
+        bytes: 0,
+        written: 0,
+        file: 0,
+    };
+    // SAFETY: `call` is the one that `serve` or `watch` got, in the same task (gct.h). Without them
+    // it is zero, and nothing is served.
+    let copy = unsafe { bindings::gct_helper_serve_end(call, &mut out) };
+    (copy, out)
 }
 
 impl Served {

@@ -175,22 +175,31 @@ void gct_helper_ear_listen(struct gct_ear *ear, bool listens)
 	spin_unlock(&gct_bell_lock);
 }
 
-void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear)
+void *gct_file_found(int32_t descriptor, uint64_t file, void **held)
 {
-	void *held;
-	nv_file_private_t *private = nv_get_file_private(descriptor, NV_FALSE, &held);
+	nv_file_private_t *private = nv_get_file_private(descriptor, NV_FALSE, held);
 	nv_linux_file_private_t *nvlfp;
-	struct gct_bell *bell = NULL;
-	struct gct_bell_gpu *gpu = NULL;
 
 	if (!private)
-		return;
+		return NULL;
 	nvlfp = nv_get_nvlfp_from_nvfp(private);
-	if (nvlfp->nvptr) {
-		const nv_state_t *nv = NV_STATE_PTR(nvlfp->nvptr);
+	/* Tokens are not reused. A file without one may be any. */
+	if (file && (uintptr_t)nvlfp->gct_file == file && nvlfp->nvptr)
+		return nvlfp;
+	nv_put_file_private(*held);
+	return NULL;
+}
 
-		gpu = gct_bell_gpu(nv->gpu_id);
-	}
+void gct_helper_bell_follow(int32_t descriptor, uint64_t file, struct gct_ear *ear)
+{
+	void *held;
+	nv_linux_file_private_t *nvlfp = gct_file_found(descriptor, file, &held);
+	struct gct_bell *bell = NULL;
+	struct gct_bell_gpu *gpu;
+
+	if (!nvlfp)
+		return;
+	gpu = gct_bell_gpu(((nv_state_t *)NV_STATE_PTR(nvlfp->nvptr))->gpu_id);
 	if (gpu)
 		bell = kzalloc(sizeof(*bell), GFP_KERNEL_ACCOUNT);
 	if (bell) {

@@ -24,6 +24,7 @@ struct gct_worker;
 struct gct_bell_gpu;
 struct gct_ear;
 struct gct_sheet;
+struct gct_turn;
 
 /*
  * A process: the thread group's id in the initial pid namespace, and the leader's
@@ -173,6 +174,12 @@ void gct_helper_serve_free(uint8_t *copy);
 bool gct_helper_serve_swap(struct gct_call *call, uint32_t offset, uint32_t bytes,
 			   uint64_t value);
 
+/*
+ * Serves nothing: what gct_helper_serve_end() fills in names the file that the resource
+ * manager has found by a descriptor. Context: as gct_helper_serve().
+ */
+void gct_helper_serve_watch(struct gct_call *call);
+
 /* Sets gct_owning. */
 void gct_helper_own(bool on);
 
@@ -264,8 +271,10 @@ void gct_helper_worker_cost(struct gct_worker *worker, uint64_t *ran_ns,
 void gct_helper_worker_stop(struct gct_worker *worker);
 
 /*
- * Doorbells that tenants have mapped (gct_bell.c). follow has a device file of
- * current's be a bell, which wakes the worker of its GPU when a tenant rings while
+ * Doorbells that tenants have mapped (gct_bell.c). follow has the device file of
+ * current's that the resource manager has found by @descriptor be a bell; @file is its
+ * token. If the descriptor names another file by now, or the file has no token, none
+ * is. A bell wakes the worker of its GPU when a tenant rings while
  * the bell is closed. close_bells has all bells of the worker's GPU closed, some time
  * later.
  *
@@ -282,29 +291,33 @@ void gct_helper_ear_listen(struct gct_ear *ear, bool listens);
 bool gct_helper_ear_hears(const struct gct_ear *ear);
 uint32_t gct_helper_ear_rings(const struct gct_ear *ear);
 void gct_helper_ear_missed(struct gct_ear *ear, uint32_t rings);
-void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear);
+void gct_helper_bell_follow(int32_t descriptor, uint64_t file, struct gct_ear *ear);
 
 /*
- * Pages of the host that stand for a tenant's memory (gct_sheet.c). follow has a device
- * file of current's be a pane of the sheet, whose mapping begins at page @first of the
- * memory object; give_up says that a mapping is none. page adds a page of the host, and
- * returns its address or NULL; forget frees it, after it is no longer shown.
+ * Pages of the host that stand for a tenant's memory on a GPU (gct_sheet.c). follow
+ * has the device file of current's that the resource manager has found by
+ * @descriptor be a pane of the sheet, as for bells. Its mapping begins at page
+ * @first of the memory object. Where it cannot, and with give_up, the sheet has a
+ * mapping that is none. page adds a page of the host, and returns its address or
+ * NULL; forget frees it, after it is no longer shown.
  *
- * turn_begin returns whether nobody can fault on the GPU and nothing of both sheets is
- * mapped, until turn_end of the first; false if a sheet is not ready for it: a mapping
- * is no pane, or the GPU sleeps or is not @gpu_id. turn_show says whether a page is
- * shown from then on. The GPU is held from turn_begin until all pages are forgotten.
- * Context: process, may sleep.
+ * From turn_begin to turn_end nobody can fault on the GPU, and nothing of both
+ * sheets is mapped. turn_begin returns what turn_end ends, or NULL if a sheet is not
+ * ready: a mapping is no pane, or the GPU sleeps or is not @gpu_id. turn_show says
+ * whether a page is shown from then on. The GPU is held from turn_begin until all
+ * pages are forgotten. Context: process, may sleep.
  */
-struct gct_sheet *gct_helper_sheet_new(void);
+struct gct_sheet *gct_helper_sheet_new(uint32_t gpu_id);
 void gct_helper_sheet_put(struct gct_sheet *sheet);
-void gct_helper_pane_follow(int32_t descriptor, struct gct_sheet *sheet, uint64_t first);
+void gct_helper_pane_follow(int32_t descriptor, uint64_t file, struct gct_sheet *sheet,
+			    uint64_t first);
 void gct_helper_sheet_give_up(struct gct_sheet *sheet);
 void *gct_helper_sheet_page(struct gct_sheet *sheet, uint64_t number);
 void gct_helper_sheet_forget(struct gct_sheet *sheet, uint64_t number);
-bool gct_helper_turn_begin(struct gct_sheet *one, struct gct_sheet *other, uint32_t gpu_id);
+struct gct_turn *gct_helper_turn_begin(struct gct_sheet *one, struct gct_sheet *other,
+				       uint32_t gpu_id);
 void gct_helper_turn_show(struct gct_sheet *sheet, uint64_t number, bool shown);
-void gct_helper_turn_end(struct gct_sheet *one);
+void gct_helper_turn_end(struct gct_turn *turn);
 void gct_helper_worker_close_bells(struct gct_worker *worker);
 
 /*
@@ -322,7 +335,13 @@ uint64_t gct_helper_now(void);
 /* Frees what bells have left. Context: module exit, no file is open. */
 void gct_helper_bells_exit(void);
 
-/* -- Between gct_bell.c and gct_worker.c ----------------------------------- */
+/* -- Between gct_bell.c, gct_sheet.c and gct_worker.c ----------------------- */
+
+/*
+ * Returns a device file of current's, an nv_linux_file_private_t, if @descriptor names
+ * the one with this token, or else NULL. The caller puts @held.
+ */
+void *gct_file_found(int32_t descriptor, uint64_t file, void **held);
 
 /*
  * gct_bell_gpu() returns the bells of a GPU, or NULL without memory; they last as

@@ -99,6 +99,14 @@ static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t
 	return *begin < *end ? found : NULL;
 }
 
+static void gct_served_add(struct gct_served *served)
+{
+	spin_lock(&gct_served_lock);
+	hlist_add_head(&served->node, gct_served_list());
+	WRITE_ONCE(gct_servings, gct_servings + 1);
+	spin_unlock(&gct_served_lock);
+}
+
 const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint16_t bytes,
 				uint16_t most)
 {
@@ -120,11 +128,18 @@ const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint16_
 	if (served->copy)
 		served->bytes += most - bytes - copy_from_user(served->copy + bytes, from + bytes,
 							       most - bytes);
-	spin_lock(&gct_served_lock);
-	hlist_add_head(&served->node, gct_served_list());
-	WRITE_ONCE(gct_servings, gct_servings + 1);
-	spin_unlock(&gct_served_lock);
+	gct_served_add(served);
 	return served->copy;
+}
+
+void gct_helper_serve_watch(struct gct_call *call)
+{
+	struct gct_served *served = gct_served_of(call);
+
+	served->task = current;
+	/* No address of a tenant's, and no bytes: nothing overlaps it. */
+	served->address = U64_MAX;
+	gct_served_add(served);
 }
 
 bool gct_helper_serve_swap(struct gct_call *call, uint32_t offset, uint32_t bytes,

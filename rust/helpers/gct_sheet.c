@@ -43,9 +43,12 @@ struct gct_sheet {
 	struct list_head panes;
 	u32 count;
 	bool opaque;			/* the tenant may have a mapping that is no pane */
-	/* The GPU of the panes. Valid while there is one, and while pages are shown. */
+	u32 gpu_id;			/* of the memory; it never changes */
+	/*
+	 * The memory's GPU, from the first pane on. It never changes. Valid while there is a
+	 * pane, and while pages are shown; otherwise it is only compared.
+	 */
 	nv_linux_state_t *nvl;
-	u32 gpu_id;
 };
 
 struct gct_pane {
@@ -55,11 +58,12 @@ struct gct_pane {
 	u64 first;			/* number of the mapping's first page in the memory object */
 };
 
-struct gct_sheet *gct_helper_sheet_new(void)
+struct gct_sheet *gct_helper_sheet_new(uint32_t gpu_id)
 {
 	struct gct_sheet *sheet = kzalloc(sizeof(*sheet), GFP_KERNEL_ACCOUNT);
 
 	if (sheet) {
+		sheet->gpu_id = gpu_id;
 		kref_init(&sheet->users);
 		xa_init(&sheet->pages);
 		mutex_init(&sheet->lock);
@@ -91,10 +95,10 @@ static bool gct_pane_add(struct gct_sheet *sheet, nv_linux_file_private_t *nvlfp
 
 	if (nvlfp->gct_pane || sheet->count >= GCT_PANES_MAX)
 		return false;
-	if (sheet->count && sheet->nvl != nvlfp->nvptr)
+	/* A file of another GPU is none that the resource manager has prepared for the memory. */
+	if (nv->gpu_id != sheet->gpu_id || (sheet->nvl && sheet->nvl != nvlfp->nvptr))
 		return false;
 	sheet->nvl = nvlfp->nvptr;
-	sheet->gpu_id = nv->gpu_id;
 	sheet->count++;
 	kref_get(&sheet->users);
 	list_add_tail(&pane->node, &sheet->panes);
@@ -103,28 +107,27 @@ static bool gct_pane_add(struct gct_sheet *sheet, nv_linux_file_private_t *nvlfp
 	return true;
 }
 
-void gct_helper_pane_follow(int32_t descriptor, struct gct_sheet *sheet, uint64_t first)
+void gct_helper_pane_follow(int32_t descriptor, uint64_t file, struct gct_sheet *sheet,
+			    uint64_t first)
 {
 	struct gct_pane *pane = kzalloc(sizeof(*pane), GFP_KERNEL_ACCOUNT);
 	void *held = NULL;
-	nv_file_private_t *private = nv_get_file_private(descriptor, NV_FALSE, &held);
+	nv_linux_file_private_t *nvlfp = gct_file_found(descriptor, file, &held);
 	bool added = false;
 
-	if (private && pane) {
-		nv_linux_file_private_t *nvlfp = nv_get_nvlfp_from_nvfp(private);
-
+	if (nvlfp && pane) {
 		pane->mapping = &nvlfp->mapping;
 		pane->sheet = sheet;
 		pane->first = first;
 		mutex_lock(&sheet->lock);
-		added = nvlfp->nvptr && gct_pane_add(sheet, nvlfp, pane);
+		added = gct_pane_add(sheet, nvlfp, pane);
 		mutex_unlock(&sheet->lock);
 	}
 	if (!added) {
 		gct_helper_sheet_give_up(sheet);
 		kfree(pane);
 	}
-	if (private)
+	if (nvlfp)
 		nv_put_file_private(held);
 }
 
@@ -203,31 +206,36 @@ static void gct_sheet_revoke(struct gct_sheet *sheet)
 	mutex_unlock(&sheet->lock);
 }
 
-/* Returns whether all mappings of a sheet can be replaced. */
-static bool gct_sheet_is_ready(struct gct_sheet *sheet, uint32_t gpu_id)
+/* Returns the GPU of a sheet if all mappings of the sheet can be replaced, or else NULL. */
+static nv_linux_state_t *gct_sheet_ready(struct gct_sheet *sheet, uint32_t gpu_id)
 {
-	bool ready;
+	nv_linux_state_t *nvl = NULL;
 
 	mutex_lock(&sheet->lock);
 	/* While the tenant has the file of a pane open, and the GPU is held, nvl is valid. */
-	ready = sheet->count && sheet->gpu_id == gpu_id && !sheet->opaque;
+	if (sheet->count && sheet->gpu_id == gpu_id && !sheet->opaque)
+		nvl = sheet->nvl;
 	mutex_unlock(&sheet->lock);
-	return ready;
+	return nvl;
 }
 
-bool gct_helper_turn_begin(struct gct_sheet *one, struct gct_sheet *other, uint32_t gpu_id)
+struct gct_turn *gct_helper_turn_begin(struct gct_sheet *one, struct gct_sheet *other,
+				       uint32_t gpu_id)
 {
-	if (!gct_sheet_is_ready(one, gpu_id) || !gct_sheet_is_ready(other, gpu_id))
-		return false;
-	down(&one->nvl->mmap_lock);
+	nv_linux_state_t *nvl = gct_sheet_ready(one, gpu_id);
+
+	if (!nvl || gct_sheet_ready(other, gpu_id) != nvl)
+		return NULL;
+	down(&nvl->mmap_lock);
 	/* A GPU that sleeps must not be accessed. Then nothing is mapped, either. */
-	if (!one->nvl->safe_to_mmap) {
-		up(&one->nvl->mmap_lock);
-		return false;
+	if (!nvl->safe_to_mmap) {
+		up(&nvl->mmap_lock);
+		return NULL;
 	}
 	gct_sheet_revoke(one);
 	gct_sheet_revoke(other);
-	return true;
+	/* Whatever becomes of the sheets, the turn ends with the lock that it has taken. */
+	return (struct gct_turn *)nvl;
 }
 
 void gct_helper_turn_show(struct gct_sheet *sheet, uint64_t number, bool shown)
@@ -238,9 +246,11 @@ void gct_helper_turn_show(struct gct_sheet *sheet, uint64_t number, bool shown)
 		xa_clear_mark(&sheet->pages, number, GCT_SHOWN);
 }
 
-void gct_helper_turn_end(struct gct_sheet *one)
+void gct_helper_turn_end(struct gct_turn *turn)
 {
-	up(&one->nvl->mmap_lock);
+	nv_linux_state_t *nvl = (nv_linux_state_t *)turn;
+
+	up(&nvl->mmap_lock);
 }
 
 void gct_helper_sheet_forget(struct gct_sheet *sheet, uint64_t number)
@@ -248,12 +258,18 @@ void gct_helper_sheet_forget(struct gct_sheet *sheet, uint64_t number)
 	struct page *page;
 
 	if (xa_get_mark(&sheet->pages, number, GCT_SHOWN)) {
-		down(&sheet->nvl->mmap_lock);
+		nv_linux_state_t *nvl = sheet->nvl;
+
+		down(&nvl->mmap_lock);
 		xa_clear_mark(&sheet->pages, number, GCT_SHOWN);
 		gct_sheet_revoke(sheet);
-		up(&sheet->nvl->mmap_lock);
+		up(&nvl->mmap_lock);
 	}
 	page = xa_erase(&sheet->pages, number);
 	if (page)
 		__free_page(page);
 }
+
+#ifdef GCT_KUNIT
+#include "gct_sheet_kunit.c"
+#endif

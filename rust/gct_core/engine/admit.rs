@@ -236,6 +236,11 @@ impl State<'_> {
         self.objects.get(ObjectKey::new(space, object))?.gpu
     }
 
+    /// Returns the resource manager's identifier of an object's GPU.
+    pub fn rm_gpu_of(&self, file: FileId, client: Handle, object: Handle) -> Option<u32> {
+        self.rm_id(self.gpu_of_object(file, client, object)?)
+    }
+
     /// Returns the N of a GPU's `/dev/nvidiaN`.
     pub fn gpu_minor(&self, gpu: GpuId) -> Option<u32> {
         self.gpus.get(&gpu).map(|gpu| gpu.facts.minor)

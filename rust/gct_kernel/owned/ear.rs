@@ -50,10 +50,10 @@ impl Ear {
         unsafe { bindings::gct_helper_ear_missed(self.0.as_ptr(), rings) }
     }
 
-    /// Hears a doorbell that the current process maps by a descriptor.
-    fn follow(&self, descriptor: i32) {
-        // SAFETY: as above. Any number is valid: the driver looks it up.
-        unsafe { bindings::gct_helper_bell_follow(descriptor, self.0.as_ptr()) }
+    /// Hears a doorbell that the current process maps by a descriptor of a file.
+    fn follow(&self, descriptor: i32, by: FileId) {
+        // SAFETY: as above. Any numbers are valid: the driver looks them up.
+        unsafe { bindings::gct_helper_bell_follow(descriptor, by.raw(), self.0.as_ptr()) }
     }
 }
 
@@ -64,19 +64,20 @@ impl Drop for Ear {
     }
 }
 
-/// Follows memory, or hears a doorbell, that an ioctl has prepared to map for the CPU. The
-/// descriptor may name another file by now: then the tenant's own rings are not heard, and mappings
-/// of that file fault now and then.
-pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
-    let mapping = CpuMapping::decode(escape, bytes).filter(|_| result == 0);
+/// Follows memory, or hears a doorbell, that an ioctl has prepared to map for the CPU by the file
+/// `by`. The tenant may have put another file in its descriptor's place by now. Then its rings are
+/// not heard, and its memory has a mapping that cannot be replaced.
+pub(crate) fn mapped(glue: &Glue, file: FileId, bytes: &[u8], by: Option<FileId>, result: u32) {
+    let mapping = CpuMapping::decode(bytes).filter(|_| result == 0);
     let Some(mapping) = mapping else { return };
     let Some(record) = record_if_wanted(glue, file) else {
         return;
     };
-    if shadow::mapped(&record, &mapping) || !mapping.may_be_doorbell() {
+    if shadow::mapped(&record, &mapping, by) || !mapping.may_be_doorbell() {
         return;
     }
+    let Some(by) = by else { return };
     if rm::class_of(mapping.client, mapping.object).is_ok_and(is_doorbell) {
-        record.tenant.ear.follow(mapping.descriptor);
+        record.tenant.ear.follow(mapping.descriptor, by);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::lane::Lane;
 use super::{end, is_owning, record_if_wanted, record_made, retain, shadow, uvm};
-use super::{Channel, Inner, Parts, Pending, Record};
+use super::{Channel, Inner, Parts, Pending};
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
@@ -68,8 +68,11 @@ pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Serv
             ..
         } if call.succeeded() => space_known(glue, file, call, served),
         Action::Alloc { .. } if call.succeeded() && call.allocates_memory() => {
-            if let Some(record) = is_owning().then(|| record_if_wanted(glue, file)).flatten() {
-                record.inner.lock().past.add_memory(call);
+            let record = is_owning().then(|| record_if_wanted(glue, file)).flatten();
+            let Some(record) = record else { return };
+            let gpu = glue.locked(|state| state.rm_gpu_of(file, call.client, call.object));
+            if let Some(gpu) = gpu {
+                record.inner.lock().past.add_memory(call, gpu);
             }
         }
         Action::Alloc { .. } if call.succeeded() && call.allocates_channel() => {

@@ -61,10 +61,10 @@ impl Past {
         self.is_blind |= !added;
     }
 
-    /// Adds new device memory. Without it a channel there stays native.
-    pub(super) fn add_memory(&mut self, call: &Call) {
+    /// Adds new device memory on a GPU. Without it a channel there stays native.
+    pub(super) fn add_memory(&mut self, call: &Call, gpu: u32) {
         if self.sheets.len() < SHEETS_MAX {
-            if let Ok(sheet) = Sheet::new() {
+            if let Ok(sheet) = Sheet::new(gpu) {
                 let named = [call.client, call.object];
                 let _ = self.sheets.push((named, sheet), GFP_KERNEL_ACCOUNT);
             }
@@ -122,13 +122,13 @@ impl Past {
     }
 }
 
-/// Follows a mapping of a tenant's device memory. Returns whether it is one.
-pub(super) fn mapped(record: &Record, mapping: &CpuMapping) -> bool {
+/// Follows a mapping of a tenant's device memory by a file. Returns whether it is one.
+pub(super) fn mapped(record: &Record, mapping: &CpuMapping, by: Option<FileId>) -> bool {
     let inner = record.inner.lock();
     let sheet = inner.past.sheet([mapping.client, mapping.object]).cloned();
     drop(inner);
     if let Some(sheet) = &sheet {
-        sheet.follow(mapping.descriptor, mapping.offset, mapping.bytes);
+        sheet.follow(mapping, by);
     }
     sheet.is_some()
 }

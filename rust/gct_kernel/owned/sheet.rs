@@ -6,6 +6,8 @@ use super::client::Refused;
 use super::view::View;
 use crate::bindings::{self, gct_sheet};
 use core::ptr::NonNull;
+use gct_core::ids::FileId;
+use gct_core::owned::bells::CpuMapping;
 use gct_core::owned::kit::PAGE;
 use gct_core::owned::shadow::{Pages, PANE_BYTES_MAX};
 use kernel::prelude::*;
@@ -21,24 +23,25 @@ unsafe impl Send for Sheet {}
 unsafe impl Sync for Sheet {}
 
 impl Sheet {
-    /// Creates the sheet of a memory object that nobody has mapped yet.
-    pub(super) fn new() -> Result<Arc<Self>, Refused> {
+    /// Creates the sheet of a memory object on a GPU, which nobody has mapped yet.
+    pub(super) fn new(gpu: u32) -> Result<Arc<Self>, Refused> {
         // SAFETY: has no preconditions but that the caller may sleep.
-        let sheet = unsafe { bindings::gct_helper_sheet_new() };
+        let sheet = unsafe { bindings::gct_helper_sheet_new(gpu) };
         let sheet = NonNull::new(sheet).map(Self).ok_or(Refused)?;
         Ok(Arc::new(sheet, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Has a descriptor's mapping of so many bytes, which begins at an offset of the memory object,
-    /// follow the sheet.
-    pub(super) fn follow(&self, descriptor: i32, offset: u64, bytes: u64) {
+    /// Has a mapping of the memory object, by a descriptor of the file `by`, follow the sheet.
+    pub(super) fn follow(&self, mapping: &CpuMapping, by: Option<FileId>) {
         let sheet = self.0.as_ptr();
-        if bytes > PANE_BYTES_MAX {
+        let by = by.filter(|_| mapping.bytes <= PANE_BYTES_MAX);
+        let Some(by) = by else {
             // SAFETY: the sheet lives as long as `self`.
             return unsafe { bindings::gct_helper_sheet_give_up(sheet) };
-        }
-        // SAFETY: as above. Any number is valid: the driver looks it up.
-        unsafe { bindings::gct_helper_pane_follow(descriptor, sheet, offset / PAGE) }
+        };
+        let (descriptor, first) = (mapping.descriptor, mapping.offset / PAGE);
+        // SAFETY: as above. Any numbers are valid: the driver looks them up.
+        unsafe { bindings::gct_helper_pane_follow(descriptor, by.raw(), sheet, first) }
     }
 }
 
@@ -110,7 +113,8 @@ impl Drop for Cover {
 fn turn([one, other]: [&Cover; 2], gpu: u32, shown: bool, copy: impl FnOnce() -> bool) -> bool {
     let sheets = [one, other].map(|cover| cover.sheet.0.as_ptr());
     // SAFETY: the sheets live as long as the covers. The caller holds the GPU until these are gone.
-    if !unsafe { bindings::gct_helper_turn_begin(sheets[0], sheets[1], gpu) } {
+    let turn = unsafe { bindings::gct_helper_turn_begin(sheets[0], sheets[1], gpu) };
+    if turn.is_null() {
         return false;
     }
     let is_done = copy();
@@ -118,8 +122,8 @@ fn turn([one, other]: [&Cover; 2], gpu: u32, shown: bool, copy: impl FnOnce() ->
         one.show(shown);
         other.show(shown);
     }
-    // SAFETY: begun above, with the same first sheet.
-    unsafe { bindings::gct_helper_turn_end(sheets[0]) };
+    // SAFETY: begun above, and ended once. The caller still holds the GPU.
+    unsafe { bindings::gct_helper_turn_end(turn) };
     is_done
 }
 
