@@ -312,6 +312,7 @@ fn plan_is_sound(state: &State<'_>) -> bool {
     state.objects.iter().all(placed)
         && count(stopped) == state.plan.stopped.0
         && state.dirty_procs_are_sound()
+        && state.pausing_is_sound()
 }
 
 /// Returns whether a subject is in a list of its own process, and clean only if RM has what the

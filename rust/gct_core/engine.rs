@@ -30,6 +30,7 @@ mod owned;
 mod pageable;
 mod paths;
 mod pauses;
+mod pausing;
 mod pending_write;
 mod procs;
 mod sharers;

@@ -284,6 +284,8 @@ pub(crate) struct Plan {
     pub(crate) stale_cursor: Option<(GroupId, ProcKey)>,
     /// When pauses were decided on last.
     pub(crate) pauses_at: Ns,
+    /// The first pool of those whose owners may pause.
+    pub(crate) first_pausing: Option<(Owner, GpuId)>,
     /// Whether an owner may have pauses that were not looked at yet.
     pub(crate) has_new_pauses: bool,
     /// Owners wait for their controls, so that a pause or a turn begins.
@@ -303,6 +305,7 @@ impl Plan {
         stale: Sat(0),
         stale_cursor: None,
         pauses_at: Ns(0),
+        first_pausing: None,
         has_new_pauses: false,
         pauses_settle: false,
     };

@@ -7,7 +7,7 @@ use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::gpu_time::GpuTime;
-use crate::ids::{GpuIndex, GroupId, Owner, ProcKey, UserId};
+use crate::ids::{GpuId, GpuIndex, GroupId, Owner, ProcKey, UserId};
 use crate::iface::value::CpuList;
 use crate::iface::{CgroupPath, Name};
 use crate::launches::{EffectiveTpcs, Launches};
@@ -164,6 +164,13 @@ pub struct Proc {
     pub(crate) group_links: ProcLinks,
 }
 
+/// A pool's links in a list of pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolLinks {
+    pub(crate) previous: Option<(Owner, GpuId)>,
+    pub(crate) next: Option<(Owner, GpuId)>,
+}
+
 /// A pool: the settings and counters of one owner (group or process) on one GPU.
 #[derive(Debug, Default)]
 pub struct Pool {
@@ -202,6 +209,8 @@ pub struct Pool {
     pub(crate) pauses: Pauses,
     /// The number of the event behind which all of its channels knew of the last pause, or its end.
     pub(crate) paused_at: u64,
+    /// Its neighbours among the pools whose owners may pause, while it is one of them.
+    pub(crate) pausing: Option<PoolLinks>,
     /// Errors of the GPU that ended its work.
     pub(crate) faults: Faults,
     /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.

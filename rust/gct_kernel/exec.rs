@@ -35,8 +35,9 @@ impl WorkItem for Glue {
         if glue.has_controls() {
             let _pm = SystemPmGuard::patient();
             send_controls(&glue, &Flush::ALL, CONTROLS_PER_RUN);
-            // What stands does not run until the next call.
-            if glue.do_pauses_settle() {
+            // What stands does not run until the next call. While controls are left, it comes in
+            // its time: it looks at all processes of owners that wait.
+            if glue.do_pauses_settle() && !glue.can_send() {
                 pass_pauses(glue.as_arc_borrow());
             }
         }

@@ -281,6 +281,7 @@ impl State<'_> {
         if let Some(pool) = self.pools.get_mut(&(Owner::Proc(proc), gpu)) {
             pool.usage = usage;
         }
+        self.may_pause(Owner::Proc(proc), gpu);
         let group = self.procs.get(&proc).and_then(|proc| proc.group);
         self.store_group_usage(group, gpu, of_group);
     }
@@ -297,6 +298,7 @@ impl State<'_> {
         if let Some(pool) = self.pools.get_mut(&(Owner::Group(group), gpu)) {
             pool.usage = usage;
         }
+        self.may_pause(Owner::Group(group), gpu);
     }
 
     /// Shows the directory of a process on a GPU while the process has channel groups there and is
@@ -323,6 +325,7 @@ impl State<'_> {
             _ => {}
         }
         if now == Amount::ZERO {
+            self.pauses_no_more(key.0, gpu);
             self.pools.remove(&key);
         }
         if freed {

@@ -114,6 +114,7 @@ impl State<'_> {
     /// [`Error::Gone`] when no such GPU is present.
     pub fn gpu_remove(&mut self, rm_id: u32) -> Result<(), Error> {
         let id = self.gpu_by_rm_id(rm_id).ok_or(Error::Gone)?;
+        self.nobody_pauses_on(id);
         let gpu = self.gpus.remove(&id).ok_or(Error::Gone)?;
         self.dirs.unwant(DirPath::Gpu(gpu.index), Scope::Gpu(id));
         let (dirs, procs) = (&mut self.dirs, &mut self.procs);

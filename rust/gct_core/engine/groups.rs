@@ -61,6 +61,11 @@ impl State<'_> {
         if self.groups.get(&id).is_some_and(used) {
             return Err(Error::Busy);
         }
+        for at in 0..self.gpus.len() {
+            if let Some(gpu) = self.gpus.key_at(at) {
+                self.pauses_no_more(Owner::Group(id), gpu);
+            }
+        }
         let mut freed = false;
         for (gpu, entry) in self.gpus.iter() {
             let owner = Owner::Group(id);

@@ -36,7 +36,7 @@ impl State<'_> {
     }
 
     /// Decides which owners pause, and marks what has to be told. Call it when it is due, and when
-    /// there may be new pauses. O(pools).
+    /// there may be new pauses. O(owners that may pause).
     pub fn pass_pauses(&mut self, now: Ns) -> Pausing {
         let time = now - core::mem::replace(&mut self.plan.pauses_at, now);
         self.plan.has_new_pauses = false;
@@ -44,11 +44,10 @@ impl State<'_> {
         let mut pausing = Pausing::default();
         // Processes first: whether they stood depends on what their groups did until now.
         for of_groups in [false, true] {
-            for at in 0..self.pools.len() {
-                let pool = self.pools.key_at(at);
-                let of_kind =
-                    |(owner, _): &(Owner, GpuId)| matches!(owner, Owner::Group(_)) == of_groups;
-                if let Some((owner, gpu)) = pool.filter(of_kind) {
+            let mut at = self.plan.first_pausing;
+            while let Some((owner, gpu)) = at {
+                at = self.next_pausing((owner, gpu));
+                if matches!(owner, Owner::Group(_)) == of_groups {
                     self.pass_pause(owner, gpu, time, &mut pausing);
                 }
             }
@@ -62,9 +61,6 @@ impl State<'_> {
         };
         let cycle = self.cycle_of_pauses(pool, gpu);
         let mut pauses = pool.pauses;
-        if cycle.is_none() && pauses.due().is_none() {
-            return;
-        }
         let (was, paused_at, now) = (pauses.is_pause(), pool.paused_at, *pool.usage.now());
         pauses.pass(
             cycle,
@@ -76,6 +72,9 @@ impl State<'_> {
         );
         if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
             pool.pauses = pauses;
+        }
+        if cycle.is_none() && pauses.due().is_none() {
+            self.pauses_no_more(owner, gpu);
         }
         self.plan.pauses_settle |= pauses.settles();
         if let Some(due) = pauses.due() {
@@ -94,7 +93,7 @@ impl State<'_> {
     }
 
     /// Returns the duty cycle by which an owner pauses.
-    fn cycle_of_pauses(&self, pool: &Pool, gpu: GpuId) -> Option<DutyCycle> {
+    pub(super) fn cycle_of_pauses(&self, pool: &Pool, gpu: GpuId) -> Option<DutyCycle> {
         let has_native = pool.usage.now().native_channels > 0;
         let sends = self.gpus.get(&gpu).map(|gpu| gpu.facts.backend) == Some(Backend::Kernel);
         let limit = pool.settings.bandwidth.filter(|_| has_native && sends)?;
@@ -151,6 +150,7 @@ impl State<'_> {
     /// Follows a write of a duty cycle. Without a limit the owner's channels go on at once.
     pub(super) fn pauses_rewritten(&mut self, owner: Owner, gpu: GpuId) {
         self.plan.has_new_pauses = true;
+        self.may_pause(owner, gpu);
         self.mark_owner(owner, Some(gpu));
     }
 }

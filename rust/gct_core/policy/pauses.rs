@@ -33,6 +33,10 @@ const SETTLE_MAX: Ns = Ns(10_000_000_000);
 /// How soon a caller comes again that waits for channels.
 const LOOK: Ns = Ns(1_000_000);
 
+/// One look more for so many processes that the caller waits for. It looks at each of them: some
+/// 0.2 us of a processor for each (inferred), of 20 us between two looks.
+const PROCS_PER_LOOK: usize = 50;
+
 /// What passed since the last time.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed {
@@ -58,6 +62,12 @@ impl Settling {
         left: None,
         still: Ns(0),
     };
+
+    /// Returns for how many times as long as [`LOOK`] nobody need look again.
+    fn looks(&self) -> u64 {
+        let more = self.left.unwrap_or(0) / PROCS_PER_LOOK;
+        u64::try_from(more).unwrap_or(u64::MAX).saturating_add(1)
+    }
 
     /// Returns the wait that goes on, or `None` when it is over.
     fn pass(self, passed: &Passed) -> Option<Self> {
@@ -169,7 +179,7 @@ impl Pauses {
         let limit = self.cycle?;
         Some(match self.phase {
             Phase::Runs { ran } => (turn(&limit) - ran).max(LOOK),
-            Phase::Starts { .. } | Phase::Stops { .. } => LOOK,
+            Phase::Starts { wait, .. } | Phase::Stops { wait, .. } => LOOK * wait.looks(),
             Phase::Stands { left } => left.max(LOOK),
         })
     }
@@ -359,6 +369,24 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Whoever waits for many processes looks at them less often.
+    #[test]
+    fn a_crowd_is_looked_at_less_often() {
+        let crowd = |unsettled| Passed {
+            time: Ns(20 * MS),
+            stood: false,
+            unsettled,
+        };
+        for (procs, looks) in [(1, 1), (49, 1), (50, 2), (20_000, 401)] {
+            let mut pauses = Pauses::NONE;
+            for _ in 0..3 {
+                pauses.pass(cycle(20, 100), crowd(procs));
+            }
+            assert!(pauses.is_pause() && pauses.settles());
+            assert_eq!(pauses.due(), Some(LOOK * looks), "{procs} processes");
         }
     }
 }

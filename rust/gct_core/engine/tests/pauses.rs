@@ -118,6 +118,44 @@ fn a_channel_from_before_pauses_for_its_share() {
     assert_eq!((timed.due(), timed.send()), (None, [0, 0]));
 }
 
+/// Returns the owners that may pause.
+fn pausing(timed: &mut Timed) -> Vec<Owner> {
+    let state = timed.world.store.state();
+    state.pausing().map(|(owner, _)| owner).collect()
+}
+
+/// Time passes for owners that may pause, and not for a thousand others.
+#[test]
+fn owners_that_do_not_pause_cost_nothing() {
+    let mut timed = Timed::new();
+    let file = timed.open(APP);
+    for number in 1..40 {
+        timed.open(other(number));
+        // A limit alone is no reason, either.
+        let state = timed.world.store.state();
+        assert_eq!(state.pausing().count(), 0);
+    }
+    let group = timed.world.group("web");
+    timed.write(Owner::Group(group), LIMIT);
+    assert_eq!(pausing(&mut timed), []);
+    timed.write(Owner::Proc(APP), LIMIT);
+    timed.write(Owner::Proc(other(7)), LIMIT);
+    assert_eq!(pausing(&mut timed).len(), 2);
+    // A member's channels are its group's.
+    let moved = timed.world.store.state().member_moved(APP, Some(group));
+    assert_eq!((moved, pausing(&mut timed).len()), (Ok(()), 3));
+    timed.pass(0);
+    assert_eq!(pausing(&mut timed).len(), 3);
+    // Without channels, or without a limit, they are looked at once more.
+    timed.world.free(file, CHANNEL, 0);
+    timed.write(Owner::Proc(other(7)), "max");
+    timed.pass(1);
+    assert_eq!(pausing(&mut timed), []);
+    timed.write(Owner::Proc(other(8)), LIMIT);
+    assert_eq!(timed.world.store.state().gpu_remove(1), Ok(()));
+    assert_eq!((pausing(&mut timed), timed.due()), (Vec::new(), None));
+}
+
 /// A pause lasts as long as its channels took to stop asks for.
 #[test]
 fn a_pause_begins_when_the_last_channel_has_stopped() {
