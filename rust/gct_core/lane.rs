@@ -48,6 +48,7 @@
 //! | bound | what happens beyond it |
 //! |---|---|
 //! | [`work::WORDS_MAX`] words of a segment | it is unchanged, `segment-too-long` |
+//! | [`work::SLOW_WORDS_MAX`] words of a segment in the GPU | it is unchanged, `segment-too-slow` |
 //! | [`work::LAUNCHES_MAX`] launches of a segment | the others are unchanged, `table-full` |
 //! | [`split::ATOMS_MAX`] atoms of a launch | fewer, longer atoms |
 //! | frames of a [`scratch::Scratch`] | the launch goes whole, `crowded` |

@@ -14,6 +14,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`maps`] | where in the tenant's memory objects its rings lie |
+//! | [`turns`] | how long a tenant is served in a row, and how long a round takes |
 //! | [`worker`] | how much a round of the worker takes, and when it begins |
 //! | [`kit`] | parameters of what the driver allocates |
 //! | [`uvm`] | address spaces of nvidia-uvm |
@@ -27,6 +28,7 @@ pub mod maps;
 pub mod names;
 mod params;
 pub mod shadow;
+pub mod turns;
 pub mod uvm;
 pub mod worker;
 

@@ -12,6 +12,7 @@ mod follow;
 mod gpu;
 mod kit;
 mod lane;
+mod lanes;
 mod lent;
 mod limited;
 mod limits;
@@ -90,12 +91,11 @@ impl Files {
         self.position(file).ok().and_then(|at| self.0.get(at))
     }
 
-    /// Adds the record of a file that has none.
-    fn add(&mut self, record: Arc<Record>) -> Result<(), Refused> {
-        self.0.reserve(1, GFP_KERNEL)?;
+    /// Adds the record of a file that has none. Returns how many there are if there is no room.
+    fn add(&mut self, record: &Arc<Record>) -> Result<(), usize> {
         let at = self.position(record.file).unwrap_or_else(|at| at);
-        let added = self.0.insert_within_capacity(at, record);
-        added.map_err(|_| Refused)
+        let added = self.0.insert_within_capacity(at, record.clone());
+        added.map_err(|_| self.0.len())
     }
 
     fn remove(&mut self, file: FileId) -> Option<Arc<Record>> {
@@ -303,8 +303,14 @@ fn record_made(glue: &Glue, file: FileId) -> Result<Arc<Record>, Refused> {
         GFP_KERNEL_ACCOUNT,
     )
     .map_err(|_| Refused)?;
-    // Nobody else makes it too: the caller holds the file's `gct_lock`.
-    glue.owned.files.lock().add(record.clone())?;
+    // Nobody else makes it too: the caller holds the file's `gct_lock`. The tenant's memory may be
+    // at its limit, and others need not wait for it.
+    loop {
+        let added = glue.owned.files.lock().add(&record);
+        let Err(count) = added else { break };
+        let mut room = room_beside(count)?;
+        refill(&mut glue.owned.files.lock().0, &mut room);
+    }
     glue.owned.records.fetch_add(1, Relaxed);
     // The switch may have gone meanwhile.
     limits::records_changed(glue);
@@ -370,6 +376,25 @@ pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
             end(glue, &record, channel);
         }
         last = Some(record.file.raw());
+    }
+}
+
+/// Allocates room for so many items, and for a half more, so that items are seldom moved. It is
+/// charged to the tenant that needs it. Others' items may come there, and stay when it has gone.
+fn room_beside<T>(count: usize) -> Result<KVVec<T>, Refused> {
+    let room = count.saturating_add(count / 2).saturating_add(1);
+    Ok(KVVec::with_capacity(room, GFP_KERNEL_ACCOUNT)?)
+}
+
+/// Moves all items to other room, if it is larger, and swaps both. The caller drops what it gets
+/// without its lock.
+fn refill<T>(items: &mut KVVec<T>, room: &mut KVVec<T>) {
+    if room.is_empty() && room.capacity() > items.capacity() {
+        for item in items.drain_all() {
+            // INVARIANT: there is room.
+            let _ = room.push_within_capacity(item);
+        }
+        core::mem::swap(items, room);
     }
 }
 

@@ -195,13 +195,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             return 0;
         }
         let mut count = Sat(0u32);
-        let mut turn = round.turn;
-        while turn > 0 && self.process_next(rings, governor, round, target) {
+        while round.turn > 0 && round.words > 0 && self.process_next(rings, governor, round, target)
+        {
             if !self.real.make_room(rings, 1) || !self.push(rings, governor, round) {
                 break;
             }
             count += 1;
-            turn = turn.saturating_sub(u32::from(self.waiting.is_none()));
+            let is_last = u32::from(self.waiting.is_none());
+            round.turn = round.turn.saturating_sub(is_last);
         }
         if let Some(Next::Whole {
             seal: Some(seal), ..

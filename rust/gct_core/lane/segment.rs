@@ -9,6 +9,7 @@ use super::sizing;
 use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
 use super::words::{Storage, Words};
 use super::work::{Next, Place, Replay, Round, Seal, Stream, Workspace};
+use super::work::{SLOW_WORD, SLOW_WORDS_MAX};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
@@ -233,6 +234,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         round.work.reads += 1;
         let at = round.memory.find(segment.va, count);
+        let is_slow = at.is_some_and(|at| round.memory.is_slow(&at));
+        if is_slow && count > SLOW_WORDS_MAX {
+            self.counters.keep(Reason::SegmentTooSlow);
+            return None;
+        }
+        let each = if is_slow { SLOW_WORD } else { 1 };
+        let cost = segment.words.saturating_mul(each);
+        round.words = round.words.saturating_sub(cost);
         let at = at.filter(|at| round.memory.read(at, words));
         if at.is_none() {
             self.counters.keep(Reason::Unreadable);
@@ -441,3 +450,6 @@ pub(super) fn fence_at<W: Words>(memory: &W, va: u64, payload: u64) -> Option<Fe
     memory.load(&fence.view, 0)?;
     (!fence.is_reached(memory)).then_some(fence)
 }
+
+#[cfg(test)]
+mod tests;

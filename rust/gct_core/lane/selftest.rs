@@ -161,6 +161,7 @@ impl Bench<'_> {
             copies: None,
             slots: None,
             turn: u32::MAX,
+            words: u32::MAX,
             work: &mut self.work,
             now: NOW,
         };

@@ -24,6 +24,11 @@ pub trait Words {
         false
     }
 
+    /// Returns whether a load of the view goes across the bus, and takes a microsecond.
+    fn is_slow(&self, _view: &Self::View) -> bool {
+        false
+    }
+
     /// Loads a word. Later loads see what its writer stored before it (acquire).
     fn load(&self, view: &Self::View, index: usize) -> Option<u32>;
 

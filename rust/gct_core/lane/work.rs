@@ -27,6 +27,14 @@ pub const WORDS_MAX: usize = 1 << 20;
 /// graph has one for each node.
 pub const LAUNCHES_MAX: usize = 2048;
 
+/// The longest segment across the bus that is processed, in words. The GPU's memory is read word by
+/// word, so this is half a millisecond of a processor (inferred: a microsecond for two words). CUDA
+/// keeps its segments in the host's memory.
+pub const SLOW_WORDS_MAX: usize = 1024;
+
+/// How many words of the host's memory are read in the time of one across the bus (inferred).
+pub const SLOW_WORD: u32 = 64;
+
 const _: () = assert!(WORDS_MAX > 264 * LAUNCHES_MAX);
 
 /// The buffers in which segments are read and rewritten. One is enough for all lanes that one
@@ -72,8 +80,11 @@ pub struct Round<'a, S: Storage, W: Words> {
     pub copies: Option<&'a mut Copies<S, W::View>>,
     /// Slots for launches that stay whole. Without them these run where their tenant stores them.
     pub slots: Option<&'a mut WholeSlots<W::View>>,
-    /// The most entries of the tenant to process.
+    /// The most entries of the tenant to process: what is left of them.
     pub turn: u32,
+    /// No entry is processed behind so many words of segments: what is left of them. A word across
+    /// the bus counts as [`SLOW_WORD`].
+    pub words: u32,
     /// The buffers.
     pub work: &'a mut Workspace<S>,
     /// Monotonic time.

@@ -24,6 +24,11 @@
 /// Most entries of one channel that are published in one turn, so that channels take turns.
 pub const TURN_MAX: u32 = 16;
 
+/// No entry of a channel is published behind so many words of one turn: some hundred launches of
+/// CUDA. The last segment may be longer, [`SEGMENT_WORDS`](super::SEGMENT_WORDS), which are read
+/// and scanned in some 200 us (inferred).
+pub const TURN_WORDS: u32 = 1 << 13;
+
 /// The shortest sleep of a worker.
 const SLEEP_NS_MIN: u64 = 50_000;
 

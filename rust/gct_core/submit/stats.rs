@@ -38,6 +38,8 @@ reasons! {
     BadHeader = "bad-header",
     /// A segment longer than a GPFIFO entry can name.
     SegmentTooLong = "segment-too-long",
+    /// A segment in the GPU's memory that would take too long to read.
+    SegmentTooSlow = "segment-too-slow",
     /// A PCAS names a QMD that was not uploaded in this segment and that is in no graph memory.
     NotHere = "qmd-not-here",
     /// The QMD's words are not contiguous in the segment, or lie in two segments.

@@ -5,23 +5,16 @@
 use super::client::{Client, Refused};
 use super::kit::Kit;
 use super::lane::{Lane, Need};
-use super::limited::Limited;
+use super::lanes::{Lanes, Room};
 use super::shadow;
 use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};
-use crate::state::Kv;
 use core::ptr;
 use gct_core::iface::value::CpuList;
-use gct_core::lane::roster::{Roster, MEMBERS_MAX};
-use gct_core::lane::whole;
-use gct_core::lane::work::Workspace;
-use gct_core::owned::worker::{self, Pauses, Round, Signs};
-use gct_core::owned::{LAUNCHES_MAX, SEGMENT_WORDS};
-use gct_core::policy::tpc::Rank;
+use gct_core::owned::worker::{self, Round, Signs};
 use gct_core::records::WorkerCost;
 use gct_core::rmapi::control::{self, Control};
 use gct_core::rmapi::Handle;
-use gct_core::submit::rewrite::Order;
 use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
@@ -40,167 +33,11 @@ pub(super) struct Gpu {
     worker: Atomic<*mut gct_worker>,
 }
 
-struct Lanes {
-    tenants: KVVec<Lot>,
-    roster: Roster<Kv>,
-    work: Workspace<Kv>,
-    /// The lane for which the resource manager was asked last.
-    asked: u64,
-    pauses: Pauses,
-}
-
-/// The lanes of one tenant.
-struct Lot {
-    limited: Arc<Limited>,
-    rank: Rank,
-    lanes: KVVec<KBox<Lane>>,
-}
-
-/// What a round has found, and what one lane needs of the resource manager: they take turns.
-struct Found {
-    asked: u64,
-    round: Round,
-    is_quiet: bool,
-    /// How soon the next look must come for the time of work in flight to count.
-    look: Option<Ns>,
-    /// Whether a channel can be handed back to its tenant.
-    leaves: bool,
-    first: Option<(u64, Need)>,
-    next: Option<(u64, Need)>,
-}
-
-impl Found {
-    fn needs(&mut self, number: u64, need: Need) {
-        let slot = match number > self.asked {
-            true => &mut self.next,
-            false => &mut self.first,
-        };
-        if slot.is_none() {
-            *slot = Some((number, need));
-        }
-    }
-}
-
-impl Lanes {
-    /// Returns the lanes of a tenant.
-    fn lot(&mut self, limited: &Arc<Limited>) -> Option<&mut Lot> {
-        let mut lots = self.tenants.iter_mut();
-        lots.find(|lot| Arc::ptr_eq(&lot.limited, limited))
-    }
-
-    /// Makes room for one more lane of a tenant.
-    fn reserve(&mut self, limited: &Arc<Limited>) -> Result<(), Refused> {
-        if let Some(lot) = self.lot(limited) {
-            lot.lanes.reserve(1, GFP_KERNEL)?;
-            return Ok(());
-        }
-        let lot = Lot {
-            limited: limited.clone(),
-            rank: Rank::LAST,
-            lanes: KVVec::with_capacity(1, GFP_KERNEL)?,
-        };
-        self.tenants.push(lot, GFP_KERNEL)?;
-        Ok(())
-    }
-
-    /// Serves the lanes of all tenants, those of an earlier rank first.
-    fn serve(&mut self, all_closed: bool, now: Ns) -> Found {
-        let Self {
-            tenants,
-            roster,
-            work,
-            asked,
-            ..
-        } = self;
-        let mut found = Found {
-            asked: *asked,
-            round: Round::Idle,
-            is_quiet: true,
-            look: None,
-            leaves: false,
-            first: None,
-            next: None,
-        };
-        for lot in tenants.iter_mut() {
-            lot.rank = lot.limited.attend(roster, now);
-        }
-        let mut last = None;
-        loop {
-            let ranks = tenants.iter().map(|lot| lot.rank);
-            let later = ranks.filter(|rank| last.is_none_or(|last| *rank > last));
-            let Some(rank) = later.min() else { break };
-            for lot in tenants.iter_mut().filter(|lot| lot.rank == rank) {
-                let rests = lot.rests(all_closed);
-                found.is_quiet &= rests;
-                if !rests || lot.is_leaving() {
-                    lot.serve(roster, work, &mut found, now);
-                }
-            }
-            last = Some(rank);
-        }
-        found
-    }
-}
-
-impl Lot {
-    /// Returns whether the tenant has nothing to do, so that a thousand idle ones cost little.
-    fn rests(&mut self, all_closed: bool) -> bool {
-        self.lanes.iter_mut().all(|lane| lane.rests(all_closed))
-    }
-
-    /// Returns whether a channel of the tenant is to go back to it.
-    fn is_leaving(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.is_leaving())
-    }
-
-    /// Returns whether the worker hears when the tenant rings.
-    fn is_heard(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.is_heard())
-    }
-
-    fn serve(
-        &mut self,
-        roster: &mut Roster<Kv>,
-        work: &mut Workspace<Kv>,
-        found: &mut Found,
-        now: Ns,
-    ) {
-        self.limited.begin(roster, now);
-        let mut is_pending = false;
-        for lane in self.lanes.iter_mut() {
-            let served = lane.serve(work, now.get());
-            is_pending |= served.is_pending;
-            found.round = found.round.max(served.round);
-            found.leaves |= served.leaves;
-            if let Some(need) = served.need {
-                found.needs(lane.number, need);
-            }
-        }
-        let look = self.limited.end(roster, is_pending, now);
-        found.look = [found.look, look].into_iter().flatten().min();
-    }
-}
-
 impl Gpu {
     /// Opens a GPU and starts its worker.
     pub(super) fn open(id: u32) -> Result<Arc<Self>, Refused> {
         let client = Arc::new(Client::open(id)?, GFP_KERNEL)?;
-        let work = Workspace::new(
-            KVVec::from_elem(0, SEGMENT_WORDS, GFP_KERNEL)?,
-            KVVec::from_elem(Order::default(), LAUNCHES_MAX, GFP_KERNEL)?,
-            KVVec::from_elem(
-                0,
-                SEGMENT_WORDS.saturating_add(whole::ADDED_WORDS),
-                GFP_KERNEL,
-            )?,
-        );
-        let lanes = Lanes {
-            tenants: KVVec::new(),
-            roster: Roster::new(KVVec::from_elem(None, MEMBERS_MAX, GFP_KERNEL)?),
-            work,
-            asked: 0,
-            pauses: Pauses::NEW,
-        };
+        let lanes = Lanes::new()?;
         let gpu = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -230,24 +67,23 @@ impl Gpu {
     /// # Errors
     ///
     /// The lane, without memory.
-    pub(super) fn add(&self, lane: KBox<Lane>) -> Result<(), KBox<Lane>> {
+    pub(super) fn add(&self, mut lane: KBox<Lane>) -> Result<(), KBox<Lane>> {
         let limited = lane.limited.clone();
-        let mut lanes = self.lanes.lock();
-        if lanes.reserve(&limited).is_err() {
-            return Err(lane);
+        loop {
+            // The tenant's memory may be at its limit. Others need not wait for it.
+            let added = self.lanes.lock().add(&limited, lane);
+            let Err((refused, lacking)) = added else {
+                break;
+            };
+            let Ok(room) = Room::new(&lacking, &limited) else {
+                return Err(refused);
+            };
+            lane = refused;
+            let unused = self.lanes.lock().take(&limited, room);
+            drop(unused);
         }
-        let refused = match lanes.lot(&limited) {
-            Some(lot) => lot.lanes.push_within_capacity(lane).err().map(|e| e.0),
-            None => Some(lane),
-        };
-        drop(lanes);
-        match refused {
-            None => {
-                self.wake();
-                Ok(())
-            }
-            Some(refused) => Err(refused),
-        }
+        self.wake();
+        Ok(())
     }
 
     /// Takes a lane from the worker, which does not use it any more. No control names its channel
@@ -259,20 +95,17 @@ impl Gpu {
     }
 
     fn remove(&self, number: u64) -> Option<KBox<Lane>> {
-        let lanes = &mut *self.lanes.lock();
-        let mut lots = lanes.tenants.iter();
-        let (lot_at, lane_at) = (0..usize::MAX).zip(&mut lots).find_map(|(at, lot)| {
-            let lane_at = lot.lanes.iter().position(|lane| lane.number == number)?;
-            Some((at, lane_at))
-        })?;
-        let lot = lanes.tenants.get_mut(lot_at)?;
-        let lane = lot.lanes.remove(lane_at).ok();
-        if lot.lanes.is_empty() {
-            lot.limited.quit(&mut lanes.roster);
-            let gone = lanes.tenants.remove(lot_at);
-            drop(gone);
+        loop {
+            let removed = self.lanes.lock().try_remove(number);
+            match removed {
+                Ok((lane, gone)) => {
+                    drop(gone);
+                    return lane;
+                }
+                // Whoever has the limits locked may get no processor. The worker does not wait.
+                Err(limited) => limited.settle(),
+            }
         }
-        lane
     }
 
     /// Has the worker look at all lanes.
@@ -285,7 +118,8 @@ impl Gpu {
         }
     }
 
-    /// Waits for the end of the round, in which tenants may regard former limits of others.
+    /// Waits for the end of the round, in which tenants may regard former limits of others. In the
+    /// next one they regard those of now, also where it goes on with the lanes of a tenant.
     pub(super) fn settle(&self) {
         drop(self.lanes.lock());
     }
@@ -321,7 +155,7 @@ impl Gpu {
             is_woken: signs & bindings::GCT_WORKER_WOKEN != 0,
             are_closed,
             is_quiet: found.is_quiet,
-            is_heard: lanes.tenants.iter().all(Lot::is_heard),
+            is_heard: lanes.is_heard(),
             look_ns: found.look.map(Ns::get),
         };
         if need.is_some() {
@@ -372,12 +206,7 @@ impl Gpu {
 
     /// Has a lane told something, if it is still there.
     fn answer(&self, number: u64, tell: impl FnOnce(&mut Lane)) {
-        let mut lanes = self.lanes.lock();
-        let mut all = lanes
-            .tenants
-            .iter_mut()
-            .flat_map(|lot| lot.lanes.iter_mut());
-        if let Some(lane) = all.find(|lane| lane.number == number) {
+        if let Some(lane) = self.lanes.lock().lane(number) {
             tell(lane);
         }
     }

@@ -107,6 +107,8 @@ fn map_place(own: &Own, names: [Handle; 2], offset: u64, bytes: u64) -> Result<V
 /// A part of a tenant's memory that is mapped for the kernel.
 pub(super) struct Shown {
     pub(super) view: View,
+    /// Whether it lies in the GPU's memory, which the kernel reads across the bus.
+    pub(super) is_device: bool,
     client: Arc<Client>,
     name: Handle,
 }
@@ -116,11 +118,16 @@ impl Shown {
     pub(super) fn new(client: Arc<Client>, window: &Window) -> Result<Self, Refused> {
         let own = &client.own;
         let name = own.new_name();
-        own.take(name, Kind::Memory, [window.client(), window.place.memory])?;
+        let class = own.take(name, Kind::Memory, [window.client(), window.place.memory])?;
         let names = [own.device(), name];
         let view = map_place(own, names, window.place.offset, window.bytes);
         match view {
-            Ok(view) => Ok(Self { view, client, name }),
+            Ok(view) => Ok(Self {
+                view,
+                is_device: class != nv::NV01_MEMORY_SYSTEM,
+                client,
+                name,
+            }),
             Err(refused) => {
                 own.free(name);
                 Err(refused)

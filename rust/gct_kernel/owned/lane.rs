@@ -4,7 +4,7 @@
 
 use super::client::Refused;
 use super::kit::Kit;
-use super::limited::{Governor, Limited};
+use super::limited::{Held, Limited};
 use super::tenant::{Memory, Run, Tenant, Wanted};
 use crate::state::Kv;
 use gct_core::lane::channel;
@@ -53,6 +53,8 @@ pub(super) struct Lane {
     has_token: bool,
     /// Whether the channel was refused, and is stopped.
     is_stopped: bool,
+    /// Whether the last turn passed because the tenant's memory was locked.
+    is_skipped: bool,
     exit: Exit,
     retry: Retry,
     silence: Silence,
@@ -185,6 +187,7 @@ impl Lane {
             closed: 0,
             has_token: false,
             is_stopped: false,
+            is_skipped: false,
             exit: Exit::None,
             retry: Retry::NOW,
             silence: Silence::NEW,
@@ -231,7 +234,7 @@ impl Lane {
         }
         let sides = Sides(&self.kit);
         // What a round has left needs no bell.
-        if self.has_token && !self.lane.is_quiet() {
+        if self.is_skipped || self.has_token && !self.lane.is_quiet() {
             self.silence = Silence::NEW;
             return false;
         }
@@ -259,8 +262,8 @@ impl Lane {
     }
 
     /// Returns whether the channel is to go back to its tenant: no limit has it shadowed any more.
-    pub(super) fn is_leaving(&self) -> bool {
-        self.kit.is_shadow() && !self.limited.shadows()
+    pub(super) fn is_leaving(&self, held: &Held<'_>) -> bool {
+        self.kit.is_shadow() && !held.shadows()
     }
 
     /// Takes the parts of a channel that can be handed back now, with its token. The worker leaves
@@ -278,7 +281,13 @@ impl Lane {
     }
 
     /// Publishes copies of the entries that the tenant has submitted, and writes GP_GET back to it.
-    pub(super) fn serve(&mut self, work: &mut Workspace<Kv>, now_ns: u64) -> Served {
+    /// `held` are the tenant's limits.
+    pub(super) fn serve(
+        &mut self,
+        held: &mut Held<'_>,
+        work: &mut Workspace<Kv>,
+        now_ns: u64,
+    ) -> Served {
         let sides = Sides(&self.kit);
         if self.exit == Exit::Taken {
             return Served::idle(None);
@@ -286,14 +295,23 @@ impl Lane {
         if self.lane.is_refused() {
             return self.stop(now_ns);
         }
-        let is_leaving = self.is_leaving();
+        let is_leaving = self.is_leaving(held);
         let moved = self.lane.follow_get(&sides);
         if !self.has_token {
             let needs = is_leaving || self.lane.is_pending(&sides);
             let asks = needs && self.retry.is_due(now_ns);
             return Served::idle(asks.then_some(Need::Token(self.channel)));
         }
-        let tenant = self.tenant.lock();
+        let Some(tenant) = self.tenant.try_lock() else {
+            // A thread of the tenant's that has the lock may get no processor.
+            self.is_skipped = true;
+            return Served {
+                round: Round::Watched,
+                is_pending: self.lane.is_unfinished(),
+                ..Served::idle(None)
+            };
+        };
+        self.is_skipped = false;
         let memory = Memory::new(&tenant, &self.kit, self.channel[0]);
         if self.closed != tenant.closed() {
             self.closed = tenant.closed();
@@ -306,12 +324,13 @@ impl Lane {
             copies: Some(&mut self.copies),
             slots: Some(&mut self.slots),
             turn: worker::TURN_MAX,
+            words: worker::TURN_WORDS,
             work,
             now: Ns(now_ns),
         };
         self.exit = Exit::None;
-        let leave = |governor: &mut Governor| self.lane.leave(&sides, governor, &mut round);
-        match is_leaving.then(|| self.limited.with(leave)) {
+        let governor = held.governor();
+        match is_leaving.then(|| self.lane.leave(&sides, governor, &mut round)) {
             None | Some(Leave::Works) => {}
             Some(Leave::Waits) => return Served::idle(None),
             Some(Leave::Left) => {
@@ -322,18 +341,18 @@ impl Lane {
                 };
             }
         }
-        let count = self
-            .limited
-            .with(|governor| self.lane.publish(&sides, governor, &mut round));
+        let count = self.lane.publish(&sides, governor, &mut round);
         if self.lane.is_refused() {
             self.retry = Retry::NOW;
             return self.stop(now_ns);
         }
+        let is_used_up = round.turn == 0 || round.words == 0;
         let is_pending = self.lane.is_unfinished();
         let need = memory.wanted();
         Served {
             round: match (count, moved, is_pending) {
                 (worker::TURN_MAX.., ..) => Round::Left,
+                _ if is_used_up => Round::Left,
                 (1.., ..) | (_, true, _) => Round::Busy,
                 _ if self.lane.is_split() => Round::Busy,
                 (_, _, true) => Round::Watched,

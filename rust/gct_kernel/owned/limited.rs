@@ -16,7 +16,7 @@ use gct_core::policy::share::Rival;
 use gct_core::policy::tpc::{Neighbour, Rank};
 use gct_core::units::Ns;
 use kernel::prelude::*;
-use kernel::sync::{new_mutex, Arc, Mutex};
+use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
 
 impl Storage for Kv {
     type Slots<T: 'static> = KVVec<T>;
@@ -92,11 +92,6 @@ impl Limited {
         }
     }
 
-    /// Returns whether channels of the process from before its limits are to be shadowed.
-    pub(super) fn shadows(&self) -> bool {
-        self.inner.lock().shadows
-    }
-
     /// Records that the process has a channel in another process's channel group.
     pub(super) fn share_group(&self) {
         if let Some(company) = self.inner.lock().governor.peers_mut() {
@@ -120,46 +115,68 @@ impl Limited {
         }
     }
 
-    /// Runs the turn of a lane with the governor.
-    pub(super) fn with<T>(&self, turn: impl FnOnce(&mut Governor) -> T) -> T {
-        turn(&mut self.inner.lock().governor)
+    /// Locks the limits for a turn of all lanes, unless somebody has them locked. That may be a
+    /// thread of the tenant's that gets no processor: others need not wait for it.
+    pub(super) fn try_hold(&self) -> Option<Held<'_>> {
+        self.inner.try_lock().map(Held)
+    }
+
+    /// Waits until nobody has the limits locked.
+    pub(super) fn settle(&self) {
+        drop(self.inner.lock());
+    }
+}
+
+/// The limits of a process on a GPU, locked.
+pub(super) struct Held<'a>(MutexGuard<'a, Counted>);
+
+impl Held<'_> {
+    /// Returns whether channels of the process from before its limits are to be shadowed.
+    pub(super) fn shadows(&self) -> bool {
+        self.0.shadows
+    }
+
+    /// Returns the governor.
+    pub(super) fn governor(&mut self) -> &mut Governor {
+        &mut self.0.governor
     }
 
     /// Has the roster show the limits of now. Returns the rank.
-    pub(super) fn attend(&self, roster: &mut Roster<Kv>, now: Ns) -> Rank {
-        let governor = &mut self.inner.lock().governor;
-        governor.peers_mut().map_or(Rank::LAST, |company| {
+    pub(super) fn attend(&mut self, roster: &mut Roster<Kv>, now: Ns) -> Rank {
+        self.governor().peers_mut().map_or(Rank::LAST, |company| {
             company.attend(roster, now);
             company.rank()
         })
     }
 
     /// Leaves the roster: no lane is left.
-    pub(super) fn quit(&self, roster: &mut Roster<Kv>) {
-        let governor = &mut self.inner.lock().governor;
-        governor.stop();
-        if let Some(company) = governor.peers_mut() {
+    pub(super) fn quit(&mut self, roster: &mut Roster<Kv>) {
+        self.governor().stop();
+        if let Some(company) = self.governor().peers_mut() {
             company.quit(roster);
         }
     }
 
-    /// Begins a round of all lanes.
-    pub(super) fn begin(&self, roster: &Roster<Kv>, now: Ns) {
-        let governor = &mut self.inner.lock().governor;
-        if let Some(company) = governor.peers_mut() {
+    /// Looks at the others.
+    pub(super) fn see(&mut self, roster: &Roster<Kv>, now: Ns) {
+        if let Some(company) = self.governor().peers_mut() {
             company.see(roster, now);
         }
-        governor.begin(now);
+    }
+
+    /// Begins a round of all lanes.
+    pub(super) fn begin(&mut self, roster: &Roster<Kv>, now: Ns) {
+        self.see(roster, now);
+        self.governor().begin(now);
     }
 
     /// Ends a round of all lanes. `pending` says whether work is held back or in flight. Returns
     /// how soon the next one must come for the time of that work to count.
-    pub(super) fn end(&self, roster: &mut Roster<Kv>, pending: bool, now: Ns) -> Option<Ns> {
-        let governor = &mut self.inner.lock().governor;
-        governor.end(pending, now);
-        if let Some(company) = governor.peers() {
+    pub(super) fn end(&mut self, roster: &mut Roster<Kv>, pending: bool, now: Ns) -> Option<Ns> {
+        self.governor().end(pending, now);
+        if let Some(company) = self.governor().peers() {
             roster.publish(company);
         }
-        governor.next_look(now)
+        self.governor().next_look(now)
     }
 }

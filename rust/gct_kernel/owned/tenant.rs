@@ -78,8 +78,9 @@ impl Tenant {
         tenant.map_err(|_| Refused)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    /// Locks what the tenant has mapped, for a turn of a lane, unless a thread of its own has.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        self.inner.try_lock()
     }
 
     /// Runs `query` with the mappings.
@@ -154,7 +155,10 @@ impl Tenant {
     /// Opens the window for `bytes` at a GPU address of a client. The caller may call the resource
     /// manager.
     pub(super) fn open(&self, gpu: &Arc<Client>, wanted: &Wanted) {
-        let inner = self.inner.lock();
+        // Asked for again if a thread of the tenant's has it locked.
+        let Some(inner) = self.inner.try_lock() else {
+            return;
+        };
         let Wanted {
             client,
             address,
@@ -165,7 +169,9 @@ impl Tenant {
         drop(inner);
         let Ok(window) = window else { return };
         let shown = Shown::new(gpu.clone(), &window).ok();
-        let mut inner = self.inner.lock();
+        let Some(mut inner) = self.inner.try_lock() else {
+            return;
+        };
         // Otherwise the window may show what is mapped there no more.
         let holds = inner.changes == changes && inner.lanes > 0;
         let oldest = match inner.windows.len() < WINDOWS_MAX || !holds {
@@ -379,6 +385,16 @@ impl Words for Memory<'_> {
         let wanted = self.mapped(va, bytes);
         self.wanted.set(wanted.or(self.wanted.get()));
         wanted.is_some()
+    }
+
+    fn is_slow(&self, run: &Run) -> bool {
+        let Of::Tenant(number) = run.of else {
+            return false;
+        };
+        let mut all = self.tenant.windows.iter();
+        let opened = all.find(|opened| opened.number == number);
+        let shown = opened.and_then(|opened| opened.shown.as_ref());
+        shown.is_some_and(|shown| shown.is_device)
     }
 
     fn load(&self, run: &Run, index: usize) -> Option<u32> {

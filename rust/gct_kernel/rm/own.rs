@@ -131,19 +131,21 @@ impl Own {
 
     /// Takes a name for an object of a tenant, if it is of the kind. The tenant may have given its
     /// handle to another object before, but not to the own name: so that one's class is asked.
+    /// Returns the class.
     pub(crate) fn take(
         &self,
         name: Handle,
         kind: Kind,
         tenant: [Handle; 2],
-    ) -> Result<(), Refused> {
+    ) -> Result<u32, Refused> {
         dup([self.root.0, self.device, name], tenant)?;
-        let class = super::class_of(self.root.0, name);
-        if class.is_ok_and(|class| kind.accepts(class)) {
-            return Ok(());
+        match super::class_of(self.root.0, name) {
+            Ok(class) if kind.accepts(class) => Ok(class),
+            _ => {
+                self.free(name);
+                Err(Refused)
+            }
         }
-        self.free(name);
-        Err(Refused)
     }
 
     /// Duplicates an object into a tenant's client, below its device. Whoever calls this answers

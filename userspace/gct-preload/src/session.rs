@@ -322,6 +322,7 @@ impl Session {
                     copies: None,
                     slots: None,
                     turn: u32::MAX,
+                    words: u32::MAX,
                     work,
                     now: Ns(now_ns),
                 };

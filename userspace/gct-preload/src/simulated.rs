@@ -265,6 +265,7 @@ impl Bench {
             copies: None,
             slots: None,
             turn: u32::MAX,
+            words: u32::MAX,
             work: &mut self.work,
             now: Ns(self.now_ns),
         };

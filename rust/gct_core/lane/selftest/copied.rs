@@ -56,6 +56,7 @@ impl<'a> Bench<'a> {
             copies: Some(&mut self.copies),
             slots: self.slots.as_mut(),
             turn: 2,
+            words: u32::MAX,
             work: &mut self.work,
             now: NOW,
         };

@@ -187,6 +187,7 @@ impl Tenant {
             copies: None,
             slots: None,
             turn: worker::TURN_MAX,
+            words: u32::MAX,
             work,
             now,
         };
