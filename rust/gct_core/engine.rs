@@ -18,6 +18,7 @@ mod enforce;
 mod faults;
 mod files;
 mod foreign;
+mod freeing;
 mod goals;
 mod governed;
 mod gpus;

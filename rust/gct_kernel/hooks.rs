@@ -168,6 +168,7 @@ pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Result<Option<FileId>, c_
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     owned::report_file(glue, file);
     let reserves = glue.locked(|state| state.reserves(file));
+    while glue.locked(|state| state.file_closes(file)) {}
     let outcome = with(glue, |state| {
         let wait = state.wait_for(file);
         state.file_close(file);

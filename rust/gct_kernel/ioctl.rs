@@ -209,16 +209,19 @@ fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait
         }
         // Ask first: `call_enter` hides what the ioctl frees.
         let takes_channels = state.takes_channels(file, call);
-        let ticket = state.call_enter(file, call)?;
-        let wait = (call.action == Action::Free).then(|| state.wait_for(file));
-        Ok(Ok((ticket, takes_channels, wait.flatten())))
+        let ticket = state.call_begin(file, call)?;
+        Ok(Ok((ticket, takes_channels)))
     });
-    let (ticket, takes_channels, wait) = match prepared {
+    let (mut ticket, takes_channels) = match prepared {
         Ok(prepared) => prepared?,
         Err(error) => {
             not_prepared(glue, file, call, error)?;
-            (Ticket::NONE, Some(false), None)
+            (Ticket::NONE, Some(false))
         }
+    };
+    let wait = match call.action {
+        Action::Free => hidden(glue, file, &mut ticket),
+        _ => None,
     };
     let of_class = || rm::class_of(call.client, call.object).is_ok_and(Class::takes_channels);
     let entered = Entered {
@@ -227,6 +230,21 @@ fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait
         takes_channels: takes_channels.unwrap_or_else(of_class),
     };
     Ok((entered, wait))
+}
+
+/// Hides what is left of the objects that an ioctl may free. Returns the control in flight that may
+/// name one of them.
+fn hidden(glue: &Glue, file: FileId, ticket: &mut Ticket) -> Option<Wait> {
+    loop {
+        // No control can name them once the last one is hidden.
+        let step = |state: &mut State<'_>| match state.hides_more(ticket) {
+            true => None,
+            false => Some(state.wait_for(file)),
+        };
+        if let Some(wait) = glue.locked(step) {
+            return wait;
+        }
+    }
 }
 
 /// Charges the device memory that an ioctl is about to allocate: `bytes` of its parameters, or what
@@ -361,6 +379,9 @@ pub(crate) fn ioctl_leave(
     let mut call = as_made(glue, file, call, result, written);
     let answer = look_up(glue, &call, served.as_ref());
     let is_owned = owned::settled(glue, file, &call);
+    if call.action == Action::Free {
+        while glue.locked(|state| state.frees_more(file, &call, entered.ticket)) {}
+    }
     let leave = |call: &Call, within_limit: bool| {
         with(glue, |state| {
             if within_limit && state.outgrows_limit(file, call, entered.ticket, answer) {

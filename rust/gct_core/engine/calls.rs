@@ -8,6 +8,7 @@
 //! call_leave   after it: adds what it created, frees what it freed
 //! ```
 
+use super::freeing::OBJECTS_PER_STEP;
 use super::Ticket;
 use crate::account::Amount;
 use crate::error::Error;
@@ -80,23 +81,6 @@ impl State<'_> {
         Ok(id)
     }
 
-    /// Closes a file and frees all objects that were created through it.
-    pub fn file_close(&mut self, id: FileId) {
-        let Some(file) = self.files.remove(&id) else {
-            return;
-        };
-        let proc = file.proc;
-        // Each iteration frees one client. The bound covers a broken list.
-        for _ in 0..self.objects.len() {
-            let Some(client) = self.objects.first_below_root(id.raw()) else {
-                break;
-            };
-            self.free(proc, client);
-        }
-        self.drain(proc, ObjectKey::root(id.raw()));
-        self.file_leave(&file);
-    }
-
     /// Prepares for an ioctl. Hides objects that it may free, because RM may give the same handles
     /// to other objects before the ioctl returns. Adds the alias that it may create, because the
     /// source may be freed before the ioctl returns.
@@ -105,6 +89,20 @@ impl State<'_> {
     ///
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: an alias cannot be tracked.
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
+        let mut ticket = self.call_begin(file, call)?;
+        while self.hides_more(&mut ticket) {}
+        Ok(ticket)
+    }
+
+    /// Does as [`call_enter`](Self::call_enter), but may leave objects for
+    /// [`hides_more`](Self::hides_more). They stay in the order in which they were until then, and
+    /// no other ioctl uses the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`call_enter`](Self::call_enter).
+    pub fn call_begin(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
+        let mut moving = 0;
         let (home, hidden, handle) = match call.action {
             Action::Control(_) => return Ok(Ticket::NONE),
             Action::Alloc { class, .. } => return self.reserve_for_alloc(file, call, class),
@@ -114,7 +112,8 @@ impl State<'_> {
                     return Ok(Ticket::NONE);
                 };
                 let hidden = self.sequence.next();
-                self.objects.detach(key, hidden);
+                let next = self.objects.detach(key, hidden, OBJECTS_PER_STEP);
+                moving = next.unwrap_or(0);
                 (key.space, hidden, key.handle)
             }
             Action::Dup {
@@ -130,6 +129,7 @@ impl State<'_> {
         };
         Ok(Ticket {
             home,
+            moving,
             hidden,
             handle,
             ..Ticket::NONE
@@ -441,33 +441,5 @@ impl State<'_> {
     pub(super) fn key_of_source(&self, client: Handle, object: Handle) -> Option<ObjectKey> {
         let key = ObjectKey::new(self.objects.space_of_any(client)?, object);
         self.objects.get(key).map(|_| key)
-    }
-
-    /// Frees an object and all below it. The name of a client frees all of the client's objects.
-    pub(super) fn free(&mut self, proc: ProcKey, key: ObjectKey) {
-        let Some(object) = self.objects.get(key) else {
-            return;
-        };
-        if object.inner != 0 {
-            self.drain(proc, ObjectKey::root(object.inner));
-        }
-        self.drain(proc, key);
-    }
-
-    fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
-        let mut file = None;
-        // Each iteration removes one object of the tree.
-        while let Some((object, successor)) = self.objects.pop(top) {
-            self.succeeded_by(&object, successor);
-            file = Some(object.file);
-            match successor {
-                Some(successor) => self.inherit(proc, &object, successor),
-                None => self.uncharge(proc, &object),
-            }
-        }
-        if let Some(file) = file {
-            // All objects of a tree belong to one file.
-            self.count_objects_of(file);
-        }
     }
 }

@@ -10,6 +10,7 @@ mod bounds;
 mod clock;
 mod conformance;
 mod faults;
+mod freeing;
 mod goals;
 mod governed;
 mod gpus;

@@ -14,6 +14,8 @@ pub struct Ticket {
     /// The space where it is hidden; 0 if it is not.
     pub(super) hidden: u64,
     pub(super) handle: Handle,
+    /// The object below it that is hidden next; 0 if all are.
+    pub(super) moving: Handle,
     /// Number of objects for which room is reserved.
     pub(super) reserved: usize,
 }
@@ -24,6 +26,7 @@ impl Ticket {
         home: 0,
         hidden: 0,
         handle: 0,
+        moving: 0,
         reserved: 0,
     };
 
@@ -33,6 +36,7 @@ impl Ticket {
             home: 0,
             hidden: hidden.space,
             handle: hidden.handle,
+            moving: 0,
             reserved: 0,
         }
     }

@@ -55,10 +55,22 @@ impl Objects<'_> {
         }
     }
 
-    /// Moves an object and its descendants to a hidden space.
-    pub(crate) fn detach(&mut self, top: ObjectKey, hidden: u64) {
+    /// Begins to move an object and its descendants to a hidden space: `most` of them, parents
+    /// first. Returns the handle of the next one, for [`detach_more`](Self::detach_more).
+    pub(crate) fn detach(&mut self, top: ObjectKey, hidden: u64, most: usize) -> Option<Handle> {
         self.unlink(top);
-        self.rename(top, hidden);
+        self.rename(top, hidden, Some(top.handle), most)
+    }
+
+    /// Goes on to move a tree from the object `next` on.
+    pub(crate) fn detach_more(
+        &mut self,
+        top: ObjectKey,
+        hidden: u64,
+        next: Handle,
+        most: usize,
+    ) -> Option<Handle> {
+        self.rename(top, hidden, Some(next), most)
     }
 
     /// Moves a detached tree back below its former parent, or below the root if the parent is gone.
@@ -72,7 +84,7 @@ impl Objects<'_> {
             }
             at = self.walk(hidden.space, hidden.space, hidden.handle, handle);
         }
-        self.rename(hidden, home);
+        self.rename(hidden, home, Some(hidden.handle), usize::MAX);
         let key = ObjectKey::new(home, hidden.handle);
         let parent = self.get(key).map_or(ROOT, |object| object.parent);
         if !self.map.contains(&ObjectKey::new(home, parent)) {
@@ -84,10 +96,16 @@ impl Objects<'_> {
         true
     }
 
-    /// Changes the space of a tree. Its top has no links.
-    fn rename(&mut self, top: ObjectKey, space: u64) {
-        let mut at = Some(top.handle);
-        for _ in 0..self.map.len() {
+    /// Changes the space of `most` objects of a tree, from `at` on. Its top has no links. Returns
+    /// the next one.
+    fn rename(
+        &mut self,
+        top: ObjectKey,
+        space: u64,
+        mut at: Option<Handle>,
+        most: usize,
+    ) -> Option<Handle> {
+        for _ in 0..self.map.len().min(most) {
             let Some(handle) = at else { break };
             let (from, to) = (
                 ObjectKey::new(top.space, handle),
@@ -101,6 +119,7 @@ impl Objects<'_> {
             }
             at = self.walk(top.space, space, top.handle, handle);
         }
+        at
     }
 
     /// Returns the object after `handle` in a walk of the tree `top`, while the tree moves between
