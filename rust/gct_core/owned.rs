@@ -74,10 +74,16 @@ pub const DOORBELL: u32 = 0x90;
 /// Most entries that a ring of a tenant may have.
 const TENANT_ENTRIES_MAX: u32 = 1 << 20;
 
-/// Returns whether channels of a GPU can be owned: those of Hopper. The numbers here describe its
-/// rings, USERD and doorbells.
+/// PCI device numbers of Hopper GPUs whose memory is the processor's, too: those of Grace Hopper in
+/// NVIDIA's list of products (0x2342) and in the PCI ID database.
+const COHERENT: [u16; 3] = [0x2342, 0x2345, 0x2348];
+
+/// Returns whether channels of a GPU can be owned: those of Hopper, unless its memory is the
+/// processor's, too. The numbers here describe its rings, USERD and doorbells. Memory of the
+/// processor's has pages, and whoever revokes or replaces its mappings must know of them. The
+/// driver says later for sure whether it is that (`gct_helper_gpu_hold`).
 pub fn can_own(facts: &GpuFacts) -> bool {
-    facts.architecture() == Some("hopper")
+    facts.architecture() == Some("hopper") && !COHERENT.contains(&facts.ids.device)
 }
 
 /// Returns whether a write to a file may change the limits on launches.
@@ -242,6 +248,29 @@ pub const fn swaps(ring: u64, userd: Handle) -> [Swap; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::{Backend, PciAddress};
+
+    #[test]
+    fn hopper_is_owned_unless_its_memory_is_the_processors() {
+        let pci = PciAddress {
+            domain: 0,
+            bus: 1,
+            slot: 0,
+            function: 0,
+        };
+        let mut facts = GpuFacts::new(1, pci, Backend::Kernel);
+        assert!(!can_own(&facts));
+        facts.boot_42 = 0x180a_1000;
+        // H100 SXM, H100 PCIe, H200, H20.
+        for device in [0x2330, 0x2331, 0x2335, 0x2329] {
+            facts.ids.device = device;
+            assert!(can_own(&facts), "{device:#x}");
+        }
+        for device in COHERENT {
+            facts.ids.device = device;
+            assert!(!can_own(&facts), "{device:#x}");
+        }
+    }
 
     fn params() -> [u8; Request::BYTES] {
         let mut bytes = [0; Request::BYTES];

@@ -19,6 +19,27 @@
 #define gct_dev_put nvidia_dev_put
 #endif
 
+/*
+ * Returns whether the processor uses the GPU's memory as its own, as on Grace Hopper. Such
+ * memory has pages, and is not mapped as the GPU's. The GPU is initialised.
+ */
+static bool gct_gpu_is_coherent(uint32_t gpu_id)
+{
+	nv_linux_state_t *nvl;
+	bool coherent = false;
+
+	LOCK_NV_LINUX_DEVICES();
+	for (nvl = nv_linux_devices; nvl; nvl = nvl->next) {
+		const nv_state_t *nv = NV_STATE_PTR(nvl);
+
+		if (nv->gpu_id == gpu_id)
+			coherent = nv->coherent ||
+				   nv_get_numa_status(nvl) == NV_IOCTL_NUMA_STATUS_ONLINE;
+	}
+	UNLOCK_NV_LINUX_DEVICES();
+	return coherent;
+}
+
 int gct_helper_gpu_hold(uint32_t gpu_id)
 {
 	nvidia_stack_t *stack = NULL;
@@ -27,6 +48,10 @@ int gct_helper_gpu_hold(uint32_t gpu_id)
 	if (nv_kmem_cache_alloc_stack(&stack) != 0)
 		return -ENOMEM;
 	error = gct_dev_get(gpu_id, stack);
+	if (!error && gct_gpu_is_coherent(gpu_id)) {
+		gct_dev_put(gpu_id, stack);
+		error = -EOPNOTSUPP;
+	}
 	nv_kmem_cache_free_stack(stack);
 	return error;
 }

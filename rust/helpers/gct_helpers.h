@@ -188,7 +188,8 @@ bool gct_helper_rm_try_begin(void);
 
 /*
  * Keeps a GPU initialised, as an open file does, between hold and release. hold
- * returns 0 or a negative errno. Context: process, may sleep; the driver's
+ * returns 0 or a negative errno: -EOPNOTSUPP if the GPU's memory is the processor's,
+ * too. Context: process, may sleep; the driver's
  * ldata_lock is not held. release may shut the GPU down.
  */
 int gct_helper_gpu_hold(uint32_t gpu_id);

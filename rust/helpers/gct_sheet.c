@@ -138,6 +138,16 @@ void gct_helper_sheet_give_up(struct gct_sheet *sheet)
 	mutex_unlock(&sheet->lock);
 }
 
+/*
+ * Returns whether a mapping has pages of the processor's memory, as nvidia_mmap_numa()
+ * makes them. The driver does not map them again by a fault, and a number of a frame must
+ * not be inserted there. They are left as they are.
+ */
+static bool gct_area_has_pages(const struct vm_area_struct *vma)
+{
+	return vma->vm_flags & VM_MIXEDMAP;
+}
+
 uint32_t gct_pane_fault(void *data, void *area)
 {
 	const struct gct_pane *pane = data;
@@ -146,6 +156,8 @@ uint32_t gct_pane_fault(void *data, void *area)
 	unsigned long number;
 	struct page *page;
 
+	if (gct_area_has_pages(vma))
+		return VM_FAULT_NOPAGE;
 	xa_for_each_marked(&pane->sheet->pages, number, page, GCT_SHOWN) {
 		vm_fault_t ret;
 
@@ -165,7 +177,7 @@ void gct_pane_mapped(void *data, void *area)
 	struct vm_area_struct *vma = area;
 
 	/* The driver cannot map the pages of a private mapping by a fault. */
-	if (is_cow_mapping(vma->vm_flags)) {
+	if (is_cow_mapping(vma->vm_flags) || gct_area_has_pages(vma)) {
 		gct_helper_sheet_give_up(pane->sheet);
 		return;
 	}

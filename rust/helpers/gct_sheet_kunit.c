@@ -105,7 +105,34 @@ static void gct_turn_needs_its_gpu(struct kunit *test)
 	gct_helper_sheet_put(two);
 }
 
+/*
+ * The driver maps memory that is the processor's, too, page by page. Such a mapping is
+ * neither revoked nor filled, and the memory is never replaced. The area has no mm, so
+ * whoever changes it faults.
+ */
+static void gct_panes_leave_pages_alone(struct kunit *test)
+{
+	struct gct_sheet_file *file = gct_sheet_file(test, 1);
+	struct vm_area_struct *area = kunit_kzalloc(test, sizeof(*area), GFP_KERNEL);
+	struct gct_sheet *sheet = gct_helper_sheet_new(1);
+
+	KUNIT_ASSERT_TRUE(test, area && sheet);
+	area->vm_end = PAGE_SIZE;
+	vm_flags_init(area, VM_SHARED | VM_MIXEDMAP | VM_IO | VM_PFNMAP);
+	KUNIT_ASSERT_TRUE(test, gct_sheet_follow(sheet, file));
+	KUNIT_ASSERT_NOT_NULL(test, gct_helper_sheet_page(sheet, 0));
+	gct_helper_turn_show(sheet, 0, true);
+	KUNIT_EXPECT_EQ(test, gct_pane_fault(file->nvlfp.gct_pane, area), VM_FAULT_NOPAGE);
+	gct_helper_turn_show(sheet, 0, false);
+	gct_pane_mapped(file->nvlfp.gct_pane, area);
+	KUNIT_EXPECT_NULL(test, gct_helper_turn_begin(sheet, sheet, 1));
+	gct_helper_sheet_forget(sheet, 0);
+	gct_sheet_close(file);
+	gct_helper_sheet_put(sheet);
+}
+
 static struct kunit_case gct_sheet_cases[] = {
+	KUNIT_CASE(gct_panes_leave_pages_alone),
 	KUNIT_CASE(gct_turn_ends_with_its_lock),
 	KUNIT_CASE(gct_turn_needs_its_gpu),
 	{}
