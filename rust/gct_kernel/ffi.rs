@@ -13,6 +13,7 @@ use crate::files::errno;
 use crate::state::Glue;
 use crate::{debugfs, door, exec, hooks, ioctl, owned};
 use core::mem::{offset_of, size_of};
+use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
@@ -73,12 +74,38 @@ mod uvm;
 /// The glue from `Arc::into_raw`, with one reference, or null.
 static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
 
-/// Returns the glue if there is one. Callers use it within one call from C.
-pub(crate) fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
+/// The glue, for the length of one call from C: what it lends goes no further than this value, which
+/// stays in the thread of the call.
+///
+/// That the glue is there for so long no type shows. It is the order of calls in C: `gct_exit` gives
+/// the only reference back when the static key is off and the last hook, file operation, work item
+/// and tracepoint has returned.
+pub(crate) struct Called {
+    glue: NonNull<Glue>,
+}
+
+impl Called {
+    /// Lends the glue.
+    pub(crate) fn glue(&self) -> ArcBorrow<'_, Glue> {
+        // SAFETY: the pointer comes from `Arc::into_raw`, and `gct_exit` alone drops its reference.
+        // This value was made in a call from C, for which `gct_exit` waits (`Called`).
+        unsafe { ArcBorrow::from_raw(self.glue.as_ptr()) }
+    }
+}
+
+impl Deref for Called {
+    type Target = Glue;
+
+    fn deref(&self) -> &Glue {
+        // SAFETY: as in `glue`.
+        unsafe { self.glue.as_ref() }
+    }
+}
+
+/// Returns the glue if there is one. The caller is called from C, and drops it before it returns.
+pub(crate) fn glue() -> Option<Called> {
     let glue = NonNull::new(GLUE.load(Acquire))?;
-    // SAFETY: the pointer comes from `Arc::into_raw`. Only `gct_exit` drops its reference, after
-    // the last hook, file operation and tracepoint has returned. So it outlives this borrow.
-    Some(unsafe { ArcBorrow::from_raw(glue.as_ptr()) })
+    Some(Called { glue })
 }
 
 /// Starts the glue. Without it the driver continues as stock.
@@ -117,7 +144,7 @@ unsafe extern "C" fn gct_exit() {
     door::close();
     // SAFETY: it sleeps, and module exit may sleep.
     unsafe { bindings::gct_helper_enable_hooks(false) };
-    exec::stop(borrow.into());
+    exec::stop(borrow.glue().into());
     let raw = GLUE.xchg(ptr::null_mut(), kernel::sync::atomic::Full);
     // SAFETY: `raw` is the reference that `gct_init` stored. After `exec::stop` no file operation,
     // work item or tracepoint runs, and the caller guarantees the same of hooks.
@@ -141,7 +168,7 @@ unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
         glue(),
         usize::try_from(gpu.size) == Ok(size_of::<gct_gpu>()),
     ) {
-        hooks::gpu_add(&glue, gpu);
+        hooks::gpu_add(&glue.glue(), gpu);
     }
 }
 
@@ -155,7 +182,7 @@ unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
     // SAFETY: the caller's contract.
     let uuid = unsafe { uuid_at(uuid) };
     if let (Some(glue), Some(uuid)) = (glue(), uuid) {
-        hooks::gpu_uuid(&glue, gpu_id, uuid);
+        hooks::gpu_uuid(&glue.glue(), gpu_id, uuid);
     }
 }
 
@@ -167,7 +194,7 @@ unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
     if let Some(glue) = glue() {
-        hooks::gpu_remove(&glue, gpu_id);
+        hooks::gpu_remove(&glue.glue(), gpu_id);
     }
 }
 
@@ -179,7 +206,7 @@ unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
     if let Some(glue) = glue() {
-        hooks::gpu_resumed(&glue, gpu_id);
+        hooks::gpu_resumed(&glue.glue(), gpu_id);
     }
 }
 
@@ -192,7 +219,7 @@ unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
 unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
     // SAFETY: the caller's contract; null is handled.
     if let (Some(glue), Some(line)) = (glue(), unsafe { bytes(line.cast(), size) }) {
-        hooks::log_line(&glue, line);
+        hooks::log_line(&glue.glue(), line);
     }
 }
 
@@ -208,7 +235,7 @@ unsafe extern "C" fn gct_file_open(file: *mut *mut c_void) -> c_int {
     let Some(token) = (unsafe { file.as_mut() }) else {
         return 0;
     };
-    let opened = glue().map_or(Ok(None), |glue| hooks::file_open(&glue));
+    let opened = glue().map_or(Ok(None), |glue| hooks::file_open(&glue.glue()));
     *token = as_token(opened.unwrap_or(None));
     opened.map_or_else(|errno| errno, |_| 0)
 }
@@ -239,7 +266,7 @@ unsafe extern "C" fn gct_memory_kept(
         return 0;
     };
     if file.is_null() {
-        match hooks::file_open(&glue) {
+        match hooks::file_open(&glue.glue()) {
             Ok(opened) => *file = as_token(opened),
             Err(errno) => return errno,
         }
@@ -252,7 +279,7 @@ unsafe extern "C" fn gct_memory_kept(
         object,
         parent: 0,
     };
-    match hooks::memory_kept(&glue, into, gpu_id, client, &shared, bytes) {
+    match hooks::memory_kept(&glue.glue(), into, gpu_id, client, &shared, bytes) {
         true => 0,
         false => errno(Error::NoSpace),
     }
@@ -289,7 +316,7 @@ pub(crate) fn token(file: *mut c_void) -> Option<FileId> {
 #[no_mangle]
 unsafe extern "C" fn gct_file_close(file: *mut c_void) {
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        hooks::file_close(&glue, file);
+        hooks::file_close(&glue.glue(), file);
     }
 }
 
@@ -321,7 +348,7 @@ unsafe extern "C" fn gct_ioctl_enter(
         return 0;
     };
     if let Some(glue) = glue() {
-        return ioctl::ioctl_enter(&glue, token(file), escape, bytes, call).into();
+        return ioctl::ioctl_enter(&glue.glue(), token(file), escape, bytes, call).into();
     }
     0
 }
@@ -346,7 +373,7 @@ unsafe extern "C" fn gct_ioctl_leave(
         return;
     };
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        ioctl::ioctl_leave(&glue, file, escape, bytes, call, result);
+        ioctl::ioctl_leave(&glue.glue(), file, escape, bytes, call, result);
     }
 }
 
@@ -384,7 +411,7 @@ unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_i
         return errno(Error::Gone);
     };
     // SAFETY: the caller's contract.
-    unsafe { debugfs::show(&glue, seq) }.map_or_else(|errno| errno, |()| 0)
+    unsafe { debugfs::show(&glue.glue(), seq) }.map_or_else(|errno| errno, |()| 0)
 }
 
 /// Writes a file of the tree.
@@ -402,7 +429,7 @@ unsafe extern "C" fn gct_debugfs_write(
 ) -> isize {
     let written = glue().ok_or(errno(Error::Gone)).and_then(|glue| {
         // SAFETY: the caller's contract.
-        unsafe { debugfs::write(&glue, file, from, count) }
+        unsafe { debugfs::write(&glue.glue(), file, from, count) }
     });
     match written {
         Ok(()) => {
@@ -425,7 +452,7 @@ unsafe extern "C" fn gct_debugfs_write(
 unsafe extern "C" fn gct_door_call(command: u32, request: usize, rights: u32) -> c_int {
     let served = glue()
         .ok_or(errno(Error::Gone))
-        .and_then(|glue| door::call(&glue, command, request, rights));
+        .and_then(|glue| door::call(&glue.glue(), command, request, rights));
     served.map_or_else(|errno| errno, |()| 0)
 }
 
@@ -438,7 +465,7 @@ unsafe extern "C" fn gct_door_call(command: u32, request: usize, rights: u32) ->
 unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool {
     // SAFETY: the caller's contract.
     let (parent, child) = unsafe { (*parent, *child) };
-    glue().is_none_or(|glue| hooks::fork(&glue, parent.into(), child.into()))
+    glue().is_none_or(|glue| hooks::fork(&glue.glue(), parent.into(), child.into()))
 }
 
 /// Removes a process that has exited from its group.
@@ -474,7 +501,7 @@ unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64, signs: u32
 #[no_mangle]
 unsafe extern "C" fn gct_pauses_due() {
     if let Some(glue) = glue() {
-        exec::pass_pauses(glue);
+        exec::pass_pauses(glue.glue());
     }
 }
 
@@ -487,7 +514,7 @@ unsafe extern "C" fn gct_pauses_due() {
 unsafe extern "C" fn gct_shadows_due() {
     if let Some(glue) = glue() {
         owned::shadow(&glue);
-        exec::pass_pauses(glue);
+        exec::pass_pauses(glue.glue());
     }
 }
 

@@ -262,7 +262,7 @@ pub(super) fn give_back_soon() {
     if let Some(glue) = ffi::glue() {
         // Each round does so again until the work item has taken the channel.
         glue.owned.leaves.xchg(1, Relaxed);
-        exec::schedule_work(glue);
+        exec::schedule_work(glue.glue());
     }
 }
 
