@@ -162,9 +162,11 @@ impl Gpu {
             round = round.max(Round::Busy);
         }
         let rest = lanes.pauses.after(round, signs, now_ns);
-        // Taken before the lanes are let go, so that a lane that leaves waits for the control.
+        // Taken before the lanes are let go, so that a lane that leaves waits for the control. If
+        // somebody has it who may get no processor, the lane asks again.
         let names = matches!(&need, Some((_, Need::Stop(_))));
-        let sending = names.then(|| self.sending.lock());
+        let sending = names.then(|| self.sending.try_lock()).flatten();
+        let need = need.filter(|_| !names || sending.is_some());
         drop(lanes);
         let stopped = match &need {
             Some((_, Need::Stop(channel))) => stop(*channel),
