@@ -315,6 +315,7 @@ unsafe extern "C" {
         memory: u32,
         offset: u64,
         bytes: u64,
+        writes: bool,
     ) -> *mut kernel::ffi::c_void;
     pub fn gct_helper_rm_map_gpu(
         client: u32,

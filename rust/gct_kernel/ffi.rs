@@ -74,11 +74,11 @@ mod uvm;
 /// The glue from `Arc::into_raw`, with one reference, or null.
 static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
 
-/// The glue, for the length of one call from C: what it lends goes no further than this value, which
-/// stays in the thread of the call.
+/// The glue, for the length of one call from C: what it lends goes no further than this value,
+/// which stays in the thread of the call.
 ///
-/// That the glue is there for so long no type shows. It is the order of calls in C: `gct_exit` gives
-/// the only reference back when the static key is off and the last hook, file operation, work item
+/// That the glue is there for so long no type shows. It is the order of calls in C: `gct_exit`
+/// gives the only reference back when the static key is off and the last hook, file operation, work item
 /// and tracepoint has returned.
 pub(crate) struct Called {
     glue: NonNull<Glue>,

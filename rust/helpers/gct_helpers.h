@@ -210,7 +210,7 @@ uint32_t gct_helper_rm_free(uint32_t client, uint32_t object);
 uint32_t gct_helper_rm_dup(uint32_t client, uint32_t parent, uint32_t object,
 			   uint32_t source_client, uint32_t source);
 void *gct_helper_rm_map(uint32_t client, uint32_t device, uint32_t memory, uint64_t offset,
-			uint64_t bytes);
+			uint64_t bytes, bool writes);
 uint32_t gct_helper_rm_map_gpu(uint32_t client, uint32_t device, uint32_t range,
 			       uint32_t memory, uint64_t bytes, uint32_t flags,
 			       uint64_t *address);

@@ -164,7 +164,7 @@ uint32_t gct_helper_rm_dup(uint32_t client, uint32_t parent, uint32_t object,
 }
 
 void *gct_helper_rm_map(uint32_t client, uint32_t device, uint32_t memory, uint64_t offset,
-			    uint64_t bytes)
+			uint64_t bytes, bool writes)
 {
 	struct gct_rm_operation call = {
 		.operation = GCT_NV04_MAP_MEMORY,
@@ -174,6 +174,7 @@ void *gct_helper_rm_map(uint32_t client, uint32_t device, uint32_t memory, uint6
 			.memory = memory,
 			.offset = offset,
 			.length = bytes,
+			.flags = writes ? 0 : GCT_MAP_READ_ONLY,
 		},
 	};
 

@@ -14,6 +14,9 @@
 #define GCT_NV04_CONTROL 0x36
 #define GCT_NV04_DUP_OBJECT 0x37
 
+/* A flag of GCT_NV04_MAP_MEMORY: NVOS33_FLAGS_ACCESS_READ_ONLY. */
+#define GCT_MAP_READ_ONLY 1
+
 /* The driver's release, such as 580 of "580.142". The compiler knows it. */
 #define GCT_DRIVER_RELEASE \
 	((NV_VERSION_STRING[0] - '0') * 100 + (NV_VERSION_STRING[1] - '0') * 10 + \

@@ -9,6 +9,7 @@
 
 #include "nv-kernel-rmapi-ops.h"
 #include "nv_escape.h"
+#include "nvos.h"
 
 #include "gct_rmapi.h"
 
@@ -38,6 +39,8 @@ int main(void)
 	same("NV04_MAP_MEMORY_DMA", GCT_NV04_MAP_MEMORY_DMA, NV04_MAP_MEMORY_DMA);
 	same("NV04_CONTROL", GCT_NV04_CONTROL, NV04_CONTROL);
 	same("NV04_DUP_OBJECT", GCT_NV04_DUP_OBJECT, NV04_DUP_OBJECT);
+	/* Bits 1:0. */
+	same("NVOS33_FLAGS_ACCESS_READ_ONLY", GCT_MAP_READ_ONLY, NVOS33_FLAGS_ACCESS_READ_ONLY);
 
 	SAME(alloc.root, alloc.hRoot);
 	SAME(alloc.parent, alloc.hObjectParent);

@@ -197,8 +197,8 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody waits for longer than the others' turns, and nobody keeps the lock for longer than
-        /// it may, whatever lanes cost and in what order tenants come.
+        /// Nobody waits for longer than the others' turns, and nobody keeps the lock for longer
+        /// than it may, whatever lanes cost and in what order tenants come.
         #[test]
         fn nobody_waits_for_long(mut tenants in proptest::collection::vec(tenant(), 1..12)) {
             let turn_max = BUDGET.get() + LANE_MAX;

@@ -3,7 +3,7 @@
 //! Keeps a client of the driver's own on each GPU for the parts of owned channels, and opens one for
 //! the time of a control that no tenant's subdevice can take.
 
-use super::view::View;
+use super::view::{Mapped, View};
 use crate::bindings;
 use crate::rm;
 use crate::rm::own::Own;
@@ -79,7 +79,7 @@ impl Client {
         let below = [own.subdevice(), own.new_name()];
         own.alloc(below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
         Ok(Self {
-            doorbell: View::new(&own, below, 0, DOORBELL_BYTES)?,
+            doorbell: View::map(&own, below, 0, DOORBELL_BYTES)?,
             own,
             held,
         })

@@ -4,7 +4,7 @@
 
 use super::client::{Client, Refused};
 use super::sheet::{Cover, Shadow};
-use super::view::View;
+use super::view::{Mapped, ReadView, View};
 use crate::bindings::{self, gct_uvm_memory, gct_uvm_space};
 use crate::rm::own::Own;
 use core::ptr;
@@ -45,7 +45,7 @@ impl Names {
     }
 
     fn map(&self, part: Part, offset: u64, bytes: u64) -> Result<View, Refused> {
-        View::new(&self.client.own, self.below(part), offset, bytes)
+        View::map(&self.client.own, self.below(part), offset, bytes)
     }
 
     /// Allocates host memory, and maps it for the kernel and for the GPU.
@@ -83,13 +83,13 @@ impl Names {
     }
 
     /// Maps a part of a tenant's memory object.
-    fn map_of_tenant(
+    fn map_of_tenant<V: Mapped>(
         &self,
         part: Part,
         tenant: Handle,
         place: Place,
         bytes: u64,
-    ) -> Result<View, Refused> {
+    ) -> Result<V, Refused> {
         let (own, [device, name]) = (&self.client.own, self.below(part));
         own.take(name, Kind::Memory, [tenant, place.memory])?;
         map_place(own, [device, name], place.offset, bytes)
@@ -97,16 +97,21 @@ impl Names {
 }
 
 /// Maps `bytes` at any offset of a memory object of the driver's client.
-fn map_place(own: &Own, names: [Handle; 2], offset: u64, bytes: u64) -> Result<View, Refused> {
+fn map_place<V: Mapped>(
+    own: &Own,
+    names: [Handle; 2],
+    offset: u64,
+    bytes: u64,
+) -> Result<V, Refused> {
     let (page, skipped) = (offset & !(kit::PAGE - 1), offset % kit::PAGE);
     let mapped = bytes.checked_add(skipped).ok_or(Refused)?;
-    let view = View::new(own, names, page, mapped)?;
+    let view = V::map(own, names, page, mapped)?;
     view.part(skipped, bytes).ok_or(Refused)
 }
 
 /// A part of a tenant's memory that is mapped for the kernel.
 pub(super) struct Shown {
-    pub(super) view: View,
+    pub(super) view: ReadView,
     /// Whether it lies in the GPU's memory, which the kernel reads across the bus.
     pub(super) is_device: bool,
     client: Arc<Client>,
@@ -171,7 +176,7 @@ pub(super) struct Kit {
 /// The ring that a tenant writes.
 enum TenantRing {
     /// Its own, beside the driver's.
-    Mapped(View),
+    Mapped(ReadView),
     /// Pages in place of its own, which the GPU reads.
     Covered(Shadow),
 }

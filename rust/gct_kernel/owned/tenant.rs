@@ -8,7 +8,7 @@
 use super::client::{Client, Refused};
 use super::ear::Ear;
 use super::kit::{Kit, Shown};
-use super::view::View;
+use super::view::{ReadView, View};
 use core::cell::Cell;
 use gct_core::lane::words::Words;
 use gct_core::owned::maps::{Change, Mapping, Window, MAPPINGS_MAX, WINDOWS_MAX};
@@ -261,8 +261,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Returns the view of a run, and the run's offset there in bytes.
-    fn view(&self, run: &Run) -> Option<(&View, u32)> {
-        let view = match run.of {
+    fn view(&self, run: &Run) -> Option<(&ReadView, u32)> {
+        let view: &ReadView = match run.of {
             Of::Copies | Of::Slots => &self.kit.ring,
             Of::Progress | Of::Done => &self.kit.progress,
             Of::Tenant(number) => {
@@ -275,11 +275,23 @@ impl<'a> Memory<'a> {
     }
 
     /// Returns the view of `count` words of a run, and their offset there in bytes.
-    fn words(&self, run: &Run, index: usize, count: usize) -> Option<(&View, u32)> {
-        (index.checked_add(count)? <= run.words).then_some(())?;
+    fn words(&self, run: &Run, index: usize, count: usize) -> Option<(&ReadView, u32)> {
         let (view, offset) = self.view(run)?;
-        let bytes = u32::try_from(index).ok()?.checked_mul(4)?;
-        Some((view, offset.checked_add(bytes)?))
+        Some((view, offset.checked_add(run.bytes_before(index, count)?)?))
+    }
+
+    /// Returns the driver's own view of them, to store there. Nothing is stored in a tenant's
+    /// memory, which has no such view.
+    fn own_words(&self, run: &Run, index: usize, count: usize) -> Option<(&View, u32)> {
+        let view = match run.of {
+            Of::Copies | Of::Slots => &self.kit.ring,
+            Of::Done => &self.kit.progress,
+            Of::Progress | Of::Tenant(_) => return None,
+        };
+        Some((
+            view,
+            run.offset.checked_add(run.bytes_before(index, count)?)?,
+        ))
     }
 }
 
@@ -293,6 +305,12 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Returns the bytes before a word, if `count` words from there on are of the run.
+    fn bytes_before(&self, index: usize, count: usize) -> Option<u32> {
+        (index.checked_add(count)? <= self.words).then_some(())?;
+        u32::try_from(index).ok()?.checked_mul(4)
+    }
+
     /// The memory for a channel's copies.
     pub(super) const COPIES: Self = Self {
         of: Of::Copies,
@@ -411,12 +429,8 @@ impl Words for Memory<'_> {
         words.is_some_and(|(view, offset)| view.read_words(offset, to))
     }
 
-    /// Nothing is stored in a tenant's memory.
     fn write(&self, run: &Run, index: usize, words: &[u32]) -> bool {
-        let to = match run.of {
-            Of::Copies | Of::Slots | Of::Done => self.words(run, index, words.len()),
-            Of::Progress | Of::Tenant(_) => None,
-        };
+        let to = self.own_words(run, index, words.len());
         to.is_some_and(|(view, offset)| view.write_words(offset, words))
     }
 }

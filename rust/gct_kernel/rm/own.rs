@@ -155,17 +155,20 @@ impl Own {
     }
 
     /// Maps a part of an object for the kernel, until the object is freed. `parent` is the device
-    /// or the subdevice above it. The resource manager checks the bounds.
+    /// or the subdevice above it. The resource manager checks the bounds, and not whether the tenant
+    /// may write to the memory.
     pub(crate) fn map(
         &self,
         [parent, name]: [Handle; 2],
         offset: u64,
         bytes: u64,
+        writes: bool,
     ) -> Result<NonNull<c_void>, Refused> {
         // SAFETY: the names are the driver's own, and what has them is memory or the doorbell:
         // `alloc` and `take` accept nothing else that can be mapped.
-        let base =
-            unsafe { bindings::gct_helper_rm_map(self.root.0, parent, name, offset, bytes) };
+        let base = unsafe {
+            bindings::gct_helper_rm_map(self.root.0, parent, name, offset, bytes, writes)
+        };
         NonNull::new(base).ok_or(Refused)
     }
 
