@@ -78,8 +78,8 @@ static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
 /// which stays in the thread of the call.
 ///
 /// That the glue is there for so long no type shows. It is the order of calls in C: `gct_exit`
-/// gives the only reference back when the static key is off and the last hook, file operation, work item
-/// and tracepoint has returned.
+/// gives the only reference back when the static key is off and the last hook, file operation, work
+/// item and tracepoint has returned.
 pub(crate) struct Called {
     glue: NonNull<Glue>,
 }

@@ -19,6 +19,10 @@
 //! most, beside the pauses between rounds, while ranks stay. Whoever waits for the worker's lock
 //! waits for HOLD, BUDGET and one lane at most. What one lane takes has bounds of its own
 //! ([`worker`](super::worker)).
+//!
+//! A worker sleeps long when all lanes were quiet and all bells were closed before it looked at the
+//! first of them: then the next ring wakes it. A look may take several turns and rounds, so what
+//! counts is whether the bells were closed at the beginning of each.
 
 use crate::units::Ns;
 
@@ -33,6 +37,8 @@ pub const HOLD: Ns = Ns(1_000_000);
 pub struct Sweep {
     number: u64,
     began: Ns,
+    /// Whether all bells were closed during all looks of this sweep.
+    were_closed: bool,
 }
 
 /// The turns of one tenant.
@@ -44,6 +50,8 @@ pub struct Turns {
     next: usize,
     /// Whether lanes are served; before, it is looked whether any has something to do.
     serves: bool,
+    /// Whether all bells were closed during the look, as far as it has come.
+    were_closed: bool,
     began: Ns,
 }
 
@@ -63,6 +71,7 @@ impl Sweep {
     pub const NEW: Self = Self {
         number: 1,
         began: Ns(0),
+        were_closed: true,
     };
 
     /// Begins a round.
@@ -80,17 +89,27 @@ impl Sweep {
         now - self.began >= HOLD
     }
 
-    /// Ends the sweep: each tenant has had its turn.
-    pub fn end(&mut self) {
+    /// Takes note of a look at all lanes of a tenant, of which none had anything to do.
+    pub fn looked(&mut self, turns: &Turns) {
+        self.were_closed &= turns.were_closed;
+    }
+
+    /// Ends the sweep: each tenant has had its turn. Returns whether all bells were closed during
+    /// all of its looks.
+    pub fn end(&mut self) -> bool {
         self.number = self.number.wrapping_add(1);
+        core::mem::replace(&mut self.were_closed, true)
     }
 }
 
 impl Turns {
-    /// Begins a turn. Returns whether it goes on with lanes that are served.
-    pub fn begin(&mut self, sweep: &Sweep, now: Ns) -> bool {
+    /// Begins a turn. `are_closed` says whether all bells are. Returns whether it goes on with
+    /// lanes that are served.
+    pub fn begin(&mut self, sweep: &Sweep, are_closed: bool, now: Ns) -> bool {
         self.sweep = sweep.number;
         self.began = now;
+        let is_new = self.next == 0 && !self.serves;
+        self.were_closed = are_closed && (is_new || self.were_closed);
         self.serves
     }
 
@@ -166,7 +185,7 @@ mod tests {
 
     /// Serves the lanes of a tenant, as the worker does. Returns the time behind them.
     fn turn(tenant: &mut Tenant, sweep: &Sweep, mut now: u64) -> u64 {
-        if !tenant.turns.begin(sweep, Ns(now)) {
+        if !tenant.turns.begin(sweep, true, Ns(now)) {
             tenant.turns.serve();
         }
         loop {
@@ -247,20 +266,41 @@ mod tests {
     #[test]
     fn a_turn_goes_on_where_the_last_one_has_stopped() {
         let (sweep, mut turns) = (Sweep::NEW, Turns::default());
-        assert!(sweep.awaits(&turns) && !turns.begin(&sweep, Ns(0)) && !sweep.awaits(&turns));
+        assert!(sweep.awaits(&turns) && !turns.begin(&sweep, true, Ns(0)));
+        assert!(!sweep.awaits(&turns));
         assert_eq!(turns.pass(4, Ns(1)), Step::Next);
         // The second lane has something to do.
         turns.serve();
         assert_eq!(turns.lane(), 0);
         assert_eq!(turns.pass(4, Ns(2)), Step::Next);
         assert_eq!(turns.pass(4, BUDGET), Step::Stop);
-        assert!(turns.begin(&sweep, BUDGET) && turns.lane() == 2);
+        assert!(turns.begin(&sweep, true, BUDGET) && turns.lane() == 2);
         // Of the two that were served, one goes; then a later one.
         turns.removed(1);
         assert_eq!(turns.lane(), 1);
         turns.removed(1);
         assert_eq!(turns.lane(), 1);
         assert_eq!(turns.pass(2, BUDGET * 9), Step::Last);
-        assert!(!turns.begin(&sweep, Ns(0)) && turns.lane() == 0);
+        assert!(!turns.begin(&sweep, true, Ns(0)) && turns.lane() == 0);
+    }
+
+    /// A bell that was open while a tenant's first lanes were looked at may have been rung.
+    #[test]
+    fn bells_count_as_closed_for_whole_looks() {
+        let (mut sweep, mut turns) = (Sweep::NEW, Turns::default());
+        let mut look = |closed: [bool; 2]| {
+            for (are_closed, last) in closed.into_iter().zip([Step::Stop, Step::Last]) {
+                assert!(!turns.begin(&sweep, are_closed, Ns(0)));
+                assert_eq!(turns.pass(2, BUDGET), last);
+                if last == Step::Last {
+                    sweep.looked(&turns);
+                }
+            }
+            sweep.end()
+        };
+        assert!(!look([false, true]) && !look([true, false]));
+        assert!(look([true, true]) && look([true, true]));
+        // Nobody has looked.
+        assert!(sweep.end());
     }
 }

@@ -153,7 +153,7 @@ impl Gpu {
         }
         let signs = Signs {
             is_woken: signs & bindings::GCT_WORKER_WOKEN != 0,
-            are_closed,
+            are_closed: found.are_closed,
             is_quiet: found.is_quiet,
             is_heard: lanes.is_heard(),
             look_ns: found.look.map(Ns::get),

@@ -78,6 +78,8 @@ pub(super) struct Found {
     asked: u64,
     pub(super) round: Round,
     pub(super) is_quiet: bool,
+    /// Whether all bells were closed during all looks that have found nothing.
+    pub(super) are_closed: bool,
     /// How soon the next look must come for the time of work in flight to count.
     pub(super) look: Option<Ns>,
     /// Whether a channel can be handed back to its tenant.
@@ -91,7 +93,6 @@ impl Found {
     /// tenants.
     fn leave(&mut self) {
         self.round = Round::Left;
-        self.is_quiet = false;
     }
 
     /// Records that a tenant has its limits locked: the worker comes again.
@@ -241,6 +242,7 @@ impl Lanes {
             asked: *asked,
             round: Round::Idle,
             is_quiet: true,
+            are_closed: all_closed,
             look: None,
             leaves: false,
             first: None,
@@ -262,7 +264,11 @@ impl Lanes {
                 if !sweep.awaits(&lot.turns) {
                     continue;
                 }
-                lot.turn((&mut *roster, &mut *work, &*sweep), &mut found, all_closed);
+                lot.turn(
+                    (&mut *roster, &mut *work, &mut *sweep),
+                    &mut found,
+                    all_closed,
+                );
                 if sweep.is_over(clock()) {
                     found.leave();
                     return found;
@@ -270,7 +276,7 @@ impl Lanes {
             }
             last = Some(rank);
         }
-        sweep.end();
+        found.are_closed &= sweep.end();
         found
     }
 }
@@ -291,7 +297,7 @@ impl Lot {
     /// ones cost little, and serves them all if one has.
     fn turn(
         &mut self,
-        (roster, work, sweep): (&mut Roster<Kv>, &mut Workspace<Kv>, &Sweep),
+        (roster, work, sweep): (&mut Roster<Kv>, &mut Workspace<Kv>, &mut Sweep),
         found: &mut Found,
         all_closed: bool,
     ) {
@@ -303,7 +309,7 @@ impl Lot {
             ..
         } = self;
         let mut now = clock();
-        let goes_on = turns.begin(sweep, now);
+        let goes_on = turns.begin(sweep, all_closed, now);
         let Some(mut held) = limited.try_hold() else {
             return found.skip();
         };
@@ -313,7 +319,7 @@ impl Lot {
         } else {
             match look((&mut *lanes, &mut *turns), &held, all_closed) {
                 Some(true) => {}
-                Some(false) => return,
+                Some(false) => return sweep.looked(turns),
                 None => return found.leave(),
             }
             turns.serve();
