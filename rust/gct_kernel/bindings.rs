@@ -279,12 +279,7 @@ unsafe extern "C" {
         size: u32,
     ) -> u32;
     pub fn gct_helper_rm_memory_bytes(client: u32, memory: u32) -> u64;
-    pub fn gct_helper_serve(
-        call: *mut gct_call,
-        address: u64,
-        bytes: u16,
-        most: u16,
-    ) -> *const u8;
+    pub fn gct_helper_serve(call: *mut gct_call, address: u64, bytes: u16, most: u16) -> *const u8;
     pub fn gct_helper_serve_end(call: *mut gct_call, out: *mut gct_serving) -> *mut u8;
     pub fn gct_helper_serve_free(copy: *mut u8);
     pub fn gct_helper_serve_swap(call: *mut gct_call, offset: u32, bytes: u32, value: u64) -> bool;

@@ -94,6 +94,8 @@ mod tests {
         }
         assert!(Kind::Memory.accepts(nv::NV01_MEMORY_LOCAL_USER));
         assert!(Kind::Memory.accepts(nv::NV01_MEMORY_SYSTEM));
-        assert!(Kind::Space.accepts(nv::FERMI_VASPACE_A) && !Kind::Space.accepts(nv::NV01_DEVICE_0));
+        assert!(
+            Kind::Space.accepts(nv::FERMI_VASPACE_A) && !Kind::Space.accepts(nv::NV01_DEVICE_0)
+        );
     }
 }

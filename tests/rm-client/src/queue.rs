@@ -117,7 +117,10 @@ impl Queue {
 
     /// Submits the release of one of 64 semaphores, with a payload.
     pub fn submit_release(&mut self, semaphore: u32, payload: u32) {
-        self.submit_release_at(self.address + u64::from(Self::semaphore_at(semaphore)), payload);
+        self.submit_release_at(
+            self.address + u64::from(Self::semaphore_at(semaphore)),
+            payload,
+        );
     }
 
     /// Submits the release of a semaphore at an unmapped address: the channel faults.
@@ -202,7 +205,8 @@ impl Queue {
 
     /// Returns the payload of a semaphore.
     pub fn payload(&self, semaphore: u32) -> u32 {
-        self.word(Self::semaphore_at(semaphore)).load(Ordering::Acquire)
+        self.word(Self::semaphore_at(semaphore))
+            .load(Ordering::Acquire)
     }
 
     /// Overwrites the payload of a semaphore.

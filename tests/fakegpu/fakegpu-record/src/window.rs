@@ -86,7 +86,12 @@ impl Window {
     fn write(&self, offset: usize, value: u32) {
         assert!(OFFSET + offset < BYTES, "outside");
         // SAFETY: as above. The device expects writes to the register.
-        unsafe { self.0.as_ptr().add((OFFSET + offset) / 4).write_volatile(value) }
+        unsafe {
+            self.0
+                .as_ptr()
+                .add((OFFSET + offset) / 4)
+                .write_volatile(value)
+        }
     }
 }
 
