@@ -5,8 +5,8 @@
 #
 # Lists the open controls (RMCTRL_FLAGS_NON_PRIVILEGED) in the export tables of NVIDIA's resource
 # manager, whose source is TREE/src or build/nv/TREE/src: number and function. With --without-a-rule
-# only those that rust/gct_core/rmapi/allow.rs neither has a row for nor a range. With --sizes number
-# and bytes of the parameters, as tests/rm-client/src/controls.txt has them.
+# only those that rust/gct_core/rmapi/allow.rs neither has a row for nor a range. With --sizes
+# number and bytes of the parameters, as tests/rm-client/src/controls.txt has them.
 . "$(dirname "$0")/lib.sh"
 
 what=functions

@@ -15,7 +15,7 @@ use crate::table::Map;
 use crate::tables::{Root, Stores};
 use crate::units::Sat;
 
-/// The reason why an object or an event could not be tracked, or an ioctl was refused by a rule. The
+/// The reason why an object or an event could not be tracked, or a rule refused an ioctl. The
 /// root's `events` counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {

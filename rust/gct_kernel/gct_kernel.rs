@@ -35,6 +35,7 @@ mod memory_info;
 mod owned;
 mod process;
 mod rm;
+mod rules;
 mod serve;
 mod state;
 mod tree;

@@ -17,13 +17,13 @@ use crate::bindings::gct_call;
 use crate::hooks::{count_refusal, with, WITH_TPCS};
 use crate::serve::{self, Served};
 use crate::state::Glue;
-use crate::{exec, memory_info, owned, process, rm, uvm};
+use crate::{exec, memory_info, owned, rm, rules, uvm};
 use core::mem::{align_of, size_of};
 use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
-use gct_core::rmapi::allow::{self, Asked, Rule};
+use gct_core::rmapi::allow::{Asked, Rule};
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::escape::MAP_MEMORY;
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share, Shared};
@@ -89,64 +89,20 @@ pub(crate) fn ioctl_enter(
         serve::watch(room);
         return false;
     }
-    if let Err(status) = obey_rules(glue, file, escape, bytes) {
+    if let Err(status) = rules::obey(glue, file, escape, bytes) {
         return rmapi::set_status(escape, bytes, status);
     }
     let decoded = rmapi::decode(escape, bytes).inspect_err(|_| glue.count(Failure::Decode));
     let Some(call) = decoded.ok().flatten().filter(Call::is_followed) else {
         return false;
     };
-    if let Action::Dup {
-        source_client,
-        source,
-    } = call.action
-    {
-        if owned::is_lent(glue, source_client, source) {
-            return rmapi::set_status(escape, bytes, rmapi::INSUFFICIENT_PERMISSIONS);
-        }
-    }
-    let admitted = match file {
+    let admitted = rules::leave_lent(glue, &call).and_then(|()| match file {
         Some(file) => admit(glue, file, &call, room),
-        None => admit_unfollowed(glue, &call),
-    };
+        None => rules::admit_unfollowed(glue, &call),
+    });
     match admitted {
         Ok(()) => false,
         Err(status) => rmapi::set_status(escape, bytes, status),
-    }
-}
-
-/// Decides whether a rule forbids an ioctl ([`allow`]). While nobody is governed, none does. A lock
-/// is taken only for what would be refused.
-///
-/// # Errors
-///
-/// The status with which the ioctl is refused.
-fn obey_rules(glue: &Glue, file: Option<FileId>, escape: u32, bytes: &[u8]) -> Result<(), Status> {
-    if !owned::is_owning() {
-        return Ok(());
-    }
-    let Some(asked) = allow::refused(escape, bytes) else {
-        return Ok(());
-    };
-    let is_recorded = file.is_some_and(|file| glue.owned.has_record(file));
-    glue.locked(|state| state.forbid(file, is_recorded, &asked))
-}
-
-/// Decides whether an ioctl on a file that is not followed may run. No limit bound the process that
-/// opened the file. The process that uses it may be under a limit now.
-///
-/// # Errors
-///
-/// The status with which the ioctl is refused.
-fn admit_unfollowed(glue: &Glue, call: &Call) -> Result<(), Status> {
-    if let Some(status) = glue.locked(|state| state.control_of_unknown_refused(call)) {
-        return Err(status);
-    }
-    let mut buffer = process::CGROUP_BUFFER;
-    let cgroup = process::cgroup(&mut buffer);
-    match call.concerns_limits() && glue.binds_opener(process::current(), cgroup) {
-        true => Err(rmapi::INSUFFICIENT_RESOURCES),
-        false => Ok(()),
     }
 }
 

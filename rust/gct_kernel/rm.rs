@@ -7,8 +7,9 @@
 //!
 //! | call | accepts | why a tenant gains nothing |
 //! |---|---|---|
-//! | [`class_of`], [`is_gone`], [`memory_bytes`], [`gpu_of_subdevice`], [`topology`] | any name | they only ask, and tell the tenant nothing but counts of its own |
-//! | [`send`] | what the core follows as an object of that class | the core builds the command and its values |
+//! | [`class_of`], [`is_gone`], [`memory_bytes`] | any name | they ask; its counts show it |
+//! | [`gpu_of_subdevice`], [`topology`] | any subdevice | as above |
+//! | [`send`] | what the core follows, by its class | the core builds command and values |
 //! | [`free`] | what the ioctl in progress has made | its maker may free it, too |
 //!
 //! [`own`] has the driver's clients: what they take of tenants is said there.

@@ -21,7 +21,7 @@ use crate::rmapi::{Handle, INSUFFICIENT_PERMISSIONS};
 use crate::state::{Failure, State};
 
 impl State<'_> {
-    /// Returns whether the rules hold for a file, and counts what a rule then refuses. `is_recorded`
+    /// Refuses what a rule refuses, and counts it, if the rules hold for the file. `is_recorded`
     /// says that the driver records what the file maps. A file that is not followed (`None`) may
     /// be anybody's, so they hold for it. The caller asks only while somebody is governed.
     ///

@@ -27,7 +27,7 @@ pub const fn name(key: u64, number: u32) -> Handle {
     while round < 4 {
         // CAST: the low half of what a round sees of the key.
         let mixed = right.wrapping_add((key >> (16 * round)) as u32);
-        // The odd number is 2^32 divided by the golden ratio: it spreads each bit to the upper ones.
+        // 2^32 divided by the golden ratio, odd: it spreads each bit to the upper ones.
         let mixed = mixed.wrapping_mul(0x9e37_79b1) >> 17;
         (left, right) = (right, (left ^ mixed) & HALF_MASK);
         round += 1;

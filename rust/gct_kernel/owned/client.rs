@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Keeps a client of the driver's own on each GPU for the parts of owned channels, and opens one for
-//! the time of a control that no tenant's subdevice can take.
+//! Keeps a client of the driver's own on each GPU for the parts of owned channels, and opens one
+//! for the time of a control that no tenant's subdevice can take.
 
 use super::view::{Mapped, View};
 use crate::bindings;

@@ -86,7 +86,8 @@ impl Rings for Sides<'_> {
     /// Leaves nothing to fetch. Copies are written where others were, so a former entry would have
     /// the GPU execute words that were scanned as something else.
     fn spend(&self, index: u32) {
-        self.0.set_entry(index, Entry::Control(gpfifo::Control::Nop).encode());
+        self.0
+            .set_entry(index, Entry::Control(gpfifo::Control::Nop).encode());
     }
 
     /// A load of device memory costs about a microsecond on hardware (inferred).

@@ -155,7 +155,7 @@ impl Own {
     }
 
     /// Maps a part of an object for the kernel, until the object is freed. `parent` is the device
-    /// or the subdevice above it. The resource manager checks the bounds, and not whether the tenant
+    /// or the subdevice above it. The resource manager checks the bounds, and not whether a tenant
     /// may write to the memory.
     pub(crate) fn map(
         &self,

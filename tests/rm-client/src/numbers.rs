@@ -206,8 +206,6 @@ numbers! {
     EXCEPTION_MASK: u32 = 0x83de_0309, "NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK";
     /// Class: calls that a channel's methods make.
     DEFERRED_API: u32 = 0x5080, "NV50_DEFERRED_API_CLASS";
-    /// Class: the GPU's registers.
-    REGISTERS: u32 = 0x3f, "NV01_MEMORY_LOCAL_PRIVILEGED";
     /// Flag of a control: its parameters are serialized.
     SERIALIZED: u32 = 4, "NVOS54_FLAGS_FINN_SERIALIZED";
 

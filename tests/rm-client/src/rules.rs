@@ -12,8 +12,8 @@ use std::io;
 /// Words of `NV0080_CTRL_DMA_GET_PTE_INFO_PARAMS`.
 pub const PTE_WORDS: usize = 46;
 
-/// Number and bytes of the parameters of each open control of 535.261.03, as `ci/controls.sh --sizes`
-/// prints them.
+/// Number and bytes of the parameters of each open control of 535.261.03, as
+/// `ci/controls.sh --sizes` prints them.
 const CONTROLS: &str = include_str!("controls.txt");
 
 /// Returns number and bytes of the parameters of each control that 535.261.03 gives to everybody.
@@ -90,8 +90,8 @@ impl Client {
             parameters_size: bytes as u32,
             status: 0,
         };
-        // SAFETY: the parameters are at least as long as the call says and accept any bytes. Addresses in
-        // them are 0 or of memory that the caller has given up.
+        // SAFETY: the parameters are at least as long as the call says and accept any bytes.
+        // Addresses in them are 0 or of memory that the caller has given up.
         unsafe { sys::ioctl(self.control_file().file(), n::ESCAPE_CONTROL, &mut call) }?;
         Ok(call.status)
     }
@@ -121,7 +121,7 @@ impl Session {
     /// # Errors
     ///
     /// Those of the system call.
-    pub fn move_ring(&self, channel: Handle, ring: u64, entries: u32) -> io::Result<u32> {
+    pub fn set_ring(&self, channel: Handle, ring: u64, entries: u32) -> io::Result<u32> {
         // CAST: the halves of an address.
         let mut words = [channel, 0, ring as u32, (ring >> 32) as u32, entries, 0];
         let gpu = self.gpu();
@@ -173,8 +173,8 @@ impl Session {
         address: u64,
         bytes: &mut [u32],
     ) -> io::Result<u32> {
-        // `NV83DE_CTRL_DEBUG_ACCESS_SURFACE_PARAMETERS`: a count, and 64 operations of an address, a
-        // buffer and a length.
+        // `NV83DE_CTRL_DEBUG_ACCESS_SURFACE_PARAMETERS`: a count, and 64 operations of an address,
+        // a buffer and a length.
         let mut words = [0u32; 2 + 64 * 6];
         // CAST: addresses of this process, and their halves.
         let buffer = bytes.as_mut_ptr() as u64;

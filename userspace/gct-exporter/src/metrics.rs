@@ -238,10 +238,11 @@ const fn counter(name: &'static str, file: File, from: From, help: &'static str)
 
 /// Returns every metric.
 pub(crate) fn all() -> impl Iterator<Item = &'static Metric> {
-    METRICS.iter().chain(clock::CLOCK)
+    METRICS.iter().chain(clock::CLOCK).chain(rules::RULES)
 }
 
 mod clock;
+mod rules;
 mod table;
 use table::METRICS;
 

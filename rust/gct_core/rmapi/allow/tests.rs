@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
 
-/// Controls that libcuda, an MPS server and client, torch, NCCL and nvidia-smi were recorded with on
-/// an H100 (580.159.04).
+/// Controls that libcuda, an MPS server and client, torch and nvidia-smi were recorded with on an
+/// H100 (580.159.04).
 const RECORDED: &[u32] = &[
     0x101,
     0x13a,

@@ -37,14 +37,6 @@ pub(crate) static METRICS: &[Metric] = &[
         ),
         "Events that gctgroup could not follow and left to the stock driver.",
     ),
-    of(
-        Scope::Tree,
-        ("forbidden_calls", ""),
-        Kind::Counter,
-        File::Events,
-        From::Key("forbidden"),
-        "Controls and classes that a rule refused to a governed process.",
-    ),
     own(
         Scope::Gpu,
         "",
@@ -304,18 +296,6 @@ pub(crate) static METRICS: &[Metric] = &[
         File::ComputeStat,
         From::Key("cooperative"),
         "Those of them that limits on launches bind, unless their tenant goes round its own mappings.",
-    ),
-    counter(
-        "calls_forbidden",
-        File::ComputeStat,
-        From::Key("forbidden"),
-        "Controls and classes that a rule refused.",
-    ),
-    counter(
-        "calls_forbidden_rule",
-        File::ComputeStat,
-        From::Prefix("forbidden.", "rule"),
-        "Controls and classes that a rule refused, by rule; absent until it does.",
     ),
     counter(
         "launches",

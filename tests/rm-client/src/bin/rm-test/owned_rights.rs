@@ -9,10 +9,11 @@ use crate::limits::set;
 use crate::owned::{join, member, no_worker, NAME, OWNED};
 use crate::owned_atoms::{copy, open};
 use crate::owned_strict::STRICT;
+use crate::process::Child;
 use crate::submit::{queue, release};
 use crate::tree::Group;
 use gct_core::owned::REAL_ENTRIES;
-use gct_ktap::{same, During, Outcome, Test};
+use gct_ktap::{same, During, Outcome, Stop, Test};
 use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -51,17 +52,37 @@ fn become_nobody() -> Outcome {
     same("setresgid, setresuid", outcome, [0, 0])
 }
 
-/// Runs `work` as nobody, in a strict group whose channels are the driver's.
-fn as_nobody(work: impl FnOnce() -> Outcome) -> Outcome {
+/// Runs `work` as nobody, in a strict group whose channels are the driver's, with what the process
+/// has prepared before it is a member.
+fn as_nobody<T>(
+    prepare: impl FnOnce() -> Result<T, Stop>,
+    work: impl FnOnce(T) -> Outcome,
+) -> Outcome {
     let group = Group::new(NAME)?;
+    set(NAME, OWNED, "1")?;
     set(NAME, STRICT, "1")?;
-    let mut child = member(&group, |_| {
+    let mut child = Child::fork(|parent| {
         become_nobody()?;
-        work()
+        let prepared = prepare()?;
+        parent.step()?;
+        work(prepared)
     })?;
+    child.at_step()?;
+    group.add(child.pid())?;
     child.go()?;
     child.finish()?;
     no_worker()
+}
+
+/// A client with the GPU's registers, which a governed process may not allocate.
+fn registers() -> Result<(Session, Handle), Stop> {
+    let session = session(0)?;
+    let gpu = session.gpu();
+    let registers = gpu
+        .client()
+        .alloc_plain(gpu.device(), numbers::REGISTERS)
+        .during("registers")?;
+    Ok((session, registers))
 }
 
 /// Duplicates what the driver has allocated for owned channels: for one's own, by which the driver
@@ -118,13 +139,8 @@ fn written() -> Outcome {
     const ENTRIES: u32 = 1 << 17;
     let recorder = recorder()?;
     let before = recorder.register(REGISTER);
-    as_nobody(|| {
-        let session = session(0)?;
+    as_nobody(registers, |(session, registers)| {
         let gpu = session.gpu();
-        let registers = gpu
-            .client()
-            .alloc_plain(gpu.device(), numbers::REGISTERS)
-            .during("registers")?;
         let bytes = u64::from(ENTRIES) * 8;
         let memory = gpu.alloc_memory(Memory::Host, bytes)?;
         let ring = (session.map_on_gpu(memory, bytes)?, ENTRIES);
@@ -151,7 +167,7 @@ fn read() -> Outcome {
     /// `NV_PMC_BOOT_42`, which says what chip it is.
     const REGISTER: u64 = 0xa00;
     const NOTHING: u32 = 0xdead_beef;
-    as_nobody(|| {
+    as_nobody(registers, |(early, registers)| {
         let client = Client::open()?;
         let stale = {
             let session = Session::new(Gpu::open(&client, 0)?)?;
@@ -163,8 +179,8 @@ fn read() -> Outcome {
         let session = Session::new(Gpu::open(&client, 0)?)?;
         let next = client.new_handle();
         client.choose_next(stale);
-        let registers = client.alloc_plain(session.gpu().device(), numbers::REGISTERS)?;
-        same("handle", registers, stale)?;
+        let taken = client.dup(session.gpu().device(), early.gpu().client(), registers);
+        same("handle", taken.during("registers")?, stale)?;
         client.choose_next(next);
         let mut queue = queue(&session)?;
         release(&mut queue, 1, 7)?;
@@ -193,7 +209,8 @@ fn lent(theft: Theft) -> Outcome {
     /// The number of device memory among the resource manager's own classes.
     const VIDEO_MEMORY: u32 = 0xed_948f;
     const CHANNELS: u32 = 40;
-    as_nobody(|| {
+    let nothing = || Ok(());
+    as_nobody(nothing, |()| {
         let session = session(0)?;
         let other = Client::open()?;
         let thief = Gpu::open(&other, 0)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests that a governed tenant has no control over rings, pages and debuggers, nor an accomplice of
-//! its, and that others have what the driver gives them.
+//! Tests that a governed tenant has no control over rings, pages and debuggers, nor an accomplice
+//! of its, and that others have what the driver gives them.
 
 use crate::gpus::{session, ENGINE};
 use crate::limits::{path, set};
@@ -60,7 +60,7 @@ fn moves_ring() -> Outcome {
         let mut queue = queue(&session)?;
         release(&mut queue, 0, 1)?;
         let other = session.ring_memory()?;
-        let moved = session.move_ring(queue.channel(), other, 512)?;
+        let moved = session.set_ring(queue.channel(), other, 512)?;
         same("SET_GPFIFO", moved, REFUSED)?;
         release(&mut queue, 0, 2)
     })
@@ -278,7 +278,7 @@ fn nobody_else() -> Outcome {
         let session = session(0)?;
         let queue = queue(&session)?;
         let other = session.ring_memory()?;
-        let moved = session.move_ring(queue.channel(), other, 512)?;
+        let moved = session.set_ring(queue.channel(), other, 512)?;
         same("SET_GPFIFO", moved, n::OK)
     };
     moves().during("without members")?;

@@ -232,6 +232,7 @@ impl Channel {
             copies: Some(&mut self.copies),
             slots: Some(&mut self.slots),
             turn: 16,
+            words: u32::MAX,
             work: &mut self.work,
             now: Ns(1),
         };
