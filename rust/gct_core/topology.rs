@@ -22,6 +22,7 @@
 
 use crate::limits::TPCS_MAX;
 use crate::mask::TpcMask;
+use core::cmp::Reverse;
 
 /// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GH100`.
 const HOPPER: u32 = 0x180;
@@ -62,6 +63,9 @@ pub struct Topology {
     tpcs_per_gpc: u16,
 }
 
+/// TPCs that hold a cluster of 8, 4 and 2 blocks, an SM for each.
+const UNITS: [u32; 3] = [CLUSTER, 2, 1];
+
 /// The TPCs of a GPC while some of them are chosen.
 #[derive(Clone, Copy, Default)]
 struct Part {
@@ -75,6 +79,18 @@ struct Part {
 impl Part {
     fn all(&self) -> u32 {
         self.has.saturating_add(self.left)
+    }
+
+    /// Returns the largest unit of which fewer are left once `count` TPCs are taken.
+    fn breaks(&self, count: u32) -> u32 {
+        let after = self.left.saturating_sub(count);
+        let fewer = |unit: &u32| after.checked_div(*unit) < self.left.checked_div(*unit);
+        UNITS.into_iter().find(fewer).unwrap_or(0)
+    }
+
+    /// Returns the order in which `count` TPCs are taken of GPCs, least first.
+    fn cost(&self, count: u32) -> (u32, u32, Reverse<u32>) {
+        (self.breaks(count), self.taken, Reverse(self.left))
     }
 
     /// Chooses one more if one is `missing`. Returns whether it did.
@@ -199,14 +215,50 @@ impl Topology {
         self.spread_beside(&TpcMask::EMPTY, mask, count)
     }
 
-    /// Returns the highest [`CLUSTER`] TPCs of one GPC, or `count` if that is less: of the GPC with
-    /// most of `mask`. So they are not those that [`spread`](Self::spread) begins with, if another
-    /// GPC has as many.
-    pub fn cluster_of(&self, mask: &TpcMask, count: u32) -> TpcMask {
-        let widest = self.gpcs_of(mask).max_by_key(TpcMask::count);
-        let widest = widest.unwrap_or_default();
-        let others = widest.count().saturating_sub(CLUSTER.min(count));
-        widest.without(&widest.lowest(others))
+    /// Returns `count` of the TPCs of `mask` that exist, or all if there are fewer. They hold as
+    /// many clusters of 2, 4 and 8 blocks as any choice could, and break up as few of those that
+    /// the others hold. They are spread over the GPCs otherwise, for their bandwidth.
+    ///
+    /// ```text
+    /// for unit in 4, 2, 1:
+    ///     while `unit` are missing and a GPC has as many left:
+    ///         take `unit` of the GPC where that breaks up the smallest unit;
+    ///         of equals, of that with the fewest taken; then, with the most left
+    /// single TPCs of no GPC come before those that break up anything
+    /// ```
+    ///
+    /// Units divide each other. So GPCs hold `sum(left / unit)` of each, taking a larger unit takes
+    /// no more smaller ones than it consists of, and the first choice is the best for each.
+    pub fn pack(&self, mask: &TpcMask, count: u32) -> TpcMask {
+        let mask = mask.and(&self.existing);
+        let mut parts = [Part::default(); GPCS_MAX];
+        for (part, free) in parts.iter_mut().zip(self.gpcs_of(&mask)) {
+            part.left = free.count();
+        }
+        let mut missing = count;
+        for unit in UNITS {
+            while missing >= unit {
+                let fits = parts.iter_mut().filter(|part| part.left >= unit);
+                let best = fits.min_by_key(|part| part.cost(unit));
+                match best.filter(|part| unit > 1 || part.breaks(1) == 1) {
+                    Some(part) => (0..unit).for_each(|_| _ = part.take(&mut missing)),
+                    None => break,
+                }
+            }
+        }
+        // A TPC of no GPC breaks up nothing.
+        let apart = self.apart_of(&mask).lowest(missing);
+        missing = missing.saturating_sub(apart.count());
+        while let Some(part) = {
+            let left = parts.iter_mut().filter(|part| part.left > 0);
+            left.min_by_key(|part| part.cost(1))
+        } {
+            if !part.take(&mut missing) {
+                break;
+            }
+        }
+        let gpcs = self.gpcs_of(&mask).zip(&parts);
+        gpcs.fold(apart, |all, (gpc, part)| all.or(&gpc.lowest(part.taken)))
     }
 
     /// Returns `count` TPCs of `mask` that spread those `held` further.

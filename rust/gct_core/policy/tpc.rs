@@ -170,7 +170,7 @@ pub fn reserve(
     reserved: &TpcMask,
     quota: Option<u16>,
 ) -> TpcMask {
-    topology.spread(&allowed.without(reserved), u32::from(quota.unwrap_or(0)))
+    topology.pack(&allowed.without(reserved), u32::from(quota.unwrap_or(0)))
 }
 
 /// Returns the TPCs that a tenant may use now for work that will have ended in `time`. An empty set

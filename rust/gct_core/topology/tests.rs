@@ -5,6 +5,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::vec;
 use std::vec::Vec;
 
 const GPUS: [&str; 3] = [
@@ -204,14 +205,102 @@ proptest! {
         let (half, rest) = (gpu.spread(&mask, count / 2), count - count / 2);
         let both = half.or(&gpu.spread_beside(&half, &mask, rest));
         prop_assert_eq!(both, part, "in two steps");
-        let cluster = gpu.cluster_of(&all, count);
-        prop_assert!(gpu.has_together(&cluster, cluster.count()));
-        let widest = gpu.tpcs_of_gpcs(&all).max().unwrap_or(0);
-        prop_assert_eq!(cluster.count(), widest.min(CLUSTER).min(count));
         let most = gpu.tpcs_of_gpcs(&part).max().unwrap_or(0).max(CLUSTER);
         let each = gpu.tpcs_of_gpcs(&part).zip(gpu.tpcs_of_gpcs(&all));
         for (has, could) in each {
             prop_assert!(has <= most && (has == could || has + 1 >= most || most == CLUSTER));
         }
+    }
+}
+
+/// Checks what quotas get of a real GPU, one beside the other.
+#[test]
+fn quotas_have_halves_of_gpcs() {
+    let gpu = topology(GPUS[0]);
+    let list = |text: &str| TpcMask::parse(text.as_bytes()).unwrap();
+    let mut free = *gpu.existing();
+    let mut next = |count| {
+        let chosen = gpu.pack(&free, count);
+        free = free.without(&chosen);
+        chosen
+    };
+    assert_eq!(
+        next(16),
+        list("9-12,18-21,54-57,63-66"),
+        "four clusters of 8 blocks"
+    );
+    assert_eq!(next(4), list("27-30"), "of a GPC that nobody has");
+    assert_eq!(next(1), list("58"), "the ninth of a GPC");
+    assert_eq!(next(2), list("36-37"), "of one GPC");
+    assert_eq!(next(20), list("0-3,13-16,38-41,45-48,67-70"));
+    let rest = gpu.tpcs_of_gpcs(&next(99)).collect::<Vec<_>>();
+    assert_eq!(rest, [0, 0, 4, 4, 2, 4, 4, 1]);
+}
+
+/// Returns the clusters of `unit` TPCs that GPCs with so many TPCs hold.
+fn held(gpcs: &[u32], unit: u32) -> u32 {
+    gpcs.iter().map(|tpcs| tpcs / unit).sum()
+}
+
+/// Returns all ways to take `count` TPCs of GPCs that have `free`.
+fn ways(free: &[u32], count: u32) -> Vec<Vec<u32>> {
+    let Some((first, rest)) = free.split_first() else {
+        return if count == 0 { vec![vec![]] } else { vec![] };
+    };
+    let with = |taken| {
+        let rest = ways(rest, count - taken);
+        rest.into_iter()
+            .map(move |way| [&[taken][..], &way].concat())
+    };
+    (0..=count.min(*first)).flat_map(with).collect()
+}
+
+proptest! {
+    /// Checks that what is packed holds as many clusters of each size as any choice of as many
+    /// TPCs, and that of all such choices it leaves the most clusters, the largest first.
+    #[test]
+    fn what_is_packed_holds_as_many_clusters_as_any_choice(
+        free in prop::collection::vec(0u32..10, 1..5), apart in 0u32..3, count in 0u32..20,
+    ) {
+        let gpcs = free.len() as u64;
+        let mut existing = TpcMask::EMPTY;
+        for (gpc, tpcs) in free.iter().enumerate() {
+            (0..*tpcs as usize).for_each(|tpc| existing.set(gpc * 10 + tpc));
+        }
+        (0..apart as usize).for_each(|tpc| existing.set(free.len() * 10 + tpc));
+        let [a, b, c, d] = *existing.words();
+        let gpu = Topology::from_words([a, b, c, d, gpcs << 16 | 10]);
+        let packed = gpu.pack(&existing, count);
+        prop_assert_eq!(packed.count(), count.min(existing.count()));
+        let taken: Vec<u32> = gpu.tpcs_of_gpcs(&packed).collect();
+        let of_apart = gpu.tpcs_apart(&packed);
+        let sizes = [4, 2];
+        let holds = |taken: &[u32]| sizes.map(|unit| held(taken, unit));
+        let leaves = |taken: &[u32]| {
+            let left: Vec<u32> = free.iter().zip(taken).map(|(free, taken)| free - taken).collect();
+            holds(&left)
+        };
+        let all = (0..=apart).filter(|apart| *apart <= packed.count());
+        let all = all.flat_map(|apart| ways(&free, packed.count() - apart));
+        let all: Vec<_> = all.collect();
+        for (at, has) in holds(&taken).iter().enumerate() {
+            let most = all.iter().map(|way| holds(way)[at]).max().unwrap();
+            prop_assert_eq!(*has, most, "{} in clusters of {} TPCs", count, sizes[at]);
+        }
+        let best = all.iter().filter(|way| holds(way) == holds(&taken));
+        let best = best.map(|way| leaves(way)).max().unwrap();
+        prop_assert_eq!(leaves(&taken), best, "{:?} and {} of {:?}", taken, of_apart, free);
+    }
+
+    /// Checks that any choice is one: of a mask, and of so many TPCs.
+    #[test]
+    fn what_is_packed_is_a_part_of_the_mask(
+        words: [u64; TPCS_MAX / 64 + 1], mask: [u64; 4], count in 0u32..300,
+    ) {
+        let (gpu, mask) = (Topology::from_words(words), TpcMask::from_words(mask));
+        let all = mask.and(gpu.existing());
+        let packed = gpu.pack(&mask, count);
+        prop_assert!(packed.without(&all).is_empty());
+        prop_assert_eq!(packed.count(), count.min(all.count()));
     }
 }

@@ -42,7 +42,8 @@ pub fn press(settings: &Settings, level: u8, masks: bool) -> Settings {
 }
 
 /// Returns the TPCs of `allowed` that are left when `taken` quarters of them are taken: one at
-/// least, and as many of one GPC as hold a cluster. A cluster that does not fit would have no mask.
+/// least. Those are taken that a quota of as many under the same mask reserves first, so what is
+/// left holds as many clusters as it can.
 pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
     if taken == 0 {
         return *allowed;
@@ -50,10 +51,7 @@ pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
     let quarters = u32::from(4u8.saturating_sub(taken));
     let all = allowed.count();
     let left = (all.saturating_mul(quarters) / 4).max(1);
-    let kept = topology.cluster_of(allowed, left);
-    // Quotas under the same mask reserve the first ones of what is spread.
-    let others = allowed.without(&kept);
-    allowed.without(&topology.spread(&others, all.saturating_sub(left)))
+    allowed.without(&topology.pack(allowed, all.saturating_sub(left)))
 }
 
 #[cfg(test)]
@@ -78,7 +76,7 @@ mod tests {
         // GPCs of 4 TPCs each: a cluster of 8 blocks fits into what is left.
         let gpcs = Topology::from_words([0xffff, 0, 0, 0, 4 << 16 | 4]);
         assert_eq!(press(&plain, LEVELS, true).allowed(&gpcs), list("12-15"));
-        assert_eq!(press(&plain, 3, true).allowed(&gpcs), list("6-7,10-15"));
+        assert_eq!(press(&plain, 3, true).allowed(&gpcs), list("8-15"));
         assert_eq!(left(&masked("3"), LEVELS), list("3"));
         let pressed = press(&masked("0-3"), LEVELS, false);
         assert!(pressed.rank().best_effort && pressed.pressed);
