@@ -66,7 +66,7 @@ check "the second was paced by its own limit" grep -q '^atoms' <(get exact/1 com
 # the whole device ends.
 ctl create sized >/dev/null
 set_ sized/0 tpc.mask=0-15
-set_ sized/1 tpc.quota=5
+set_ sized/1 tpc.quota=5 tpc.steal=0
 for gpu in 0 1; do
 	run --group sized -- "$bin/gct-load" --gpu $gpu barrier >"$work/barrier.$gpu"
 	cat "$work/barrier.$gpu"
@@ -74,7 +74,7 @@ for gpu in 0 1; do
 done
 sees() { sed -n 's/.*"sms":\([0-9]*\),.*/\1/p' "$work/barrier.$1"; }
 check "the first GPU looks like its mask" [ "$(sees 0)" -gt 10 -a "$(sees 0)" -le 32 ]
-check "the second like its quota" [ "$(sees 1)" = 10 ]
+check "the second like its quota, a cap with tpc.steal 0" [ "$(sees 1)" = 10 ]
 check "nothing was left to the stock driver" [ -z "$(get . events | grep -v ' 0$')" ]
 get . events | tr '\n' ' '
 echo

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Tests that waits end, on a machine with a GPU and the stock driver: streams that share a channel,
-# a neighbour of an earlier priority that is stopped, a launch that does not end.
+# a neighbour of an earlier priority that is stopped, blocks that wait for each other beside quotas
+# that came later, a launch that does not end.
 #
 #     usage: tests/hw/waits.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
 set -u
@@ -68,8 +69,34 @@ export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps-log
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
 nvidia-cuda-mps-control -d
 stopped_neighbour "under MPS"
+
+# --- Blocks that wait for each other. The first program sees the whole GPU, and has it at once as
+# soon as it has waited, whatever quota comes later. The second one sees what the first leaves.
+# Beside an owner of an earlier priority a program with a quota sees its own TPCs alone.
+set_ early compute.priority=8
+set_ late compute.priority=8
+all=$("$bin/gct-load" sms | tr , '\n' | wc -l)
+barriers() {
+	local how=$1 kind=$2
+	run --group "first-$kind" --quota 20 -- timeout 60 "$bin/gct-load" barrier --how "$kind" --seconds 7 >"$work/first" &
+	local first=$!
+	sleep 3
+	run --group "later-$kind" --quota 40 -- timeout 60 "$bin/gct-load" barrier --how "$kind" --seconds 2 >"$work/later"
+	wait $first
+	cat "$work/first" "$work/later"
+	check "$how: a program with a quota sees the whole GPU" [ "$(field "$work/first" sms)" = "$all" ]
+	check "$how: the next one what that leaves" [ "$(field "$work/later" sms)" = $((all - 40)) ]
+	check "$how: the $kind blocks of both meet" [ "$(cat "$work/first" "$work/later" | grep -c '"met":true')" = 2 ]
+	ctl rm "first-$kind" "later-$kind" >/dev/null
+}
+for kind in plain cluster cooperative; do
+	barriers "under MPS" $kind
+done
 echo quit | nvidia-cuda-mps-control
 unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+for kind in plain cooperative; do
+	barriers "by turns" $kind
+done
 
 # --- A launch that does not end is reported.
 event() { get "$1" compute.events | sed -n "s/^$2 //p"; }

@@ -15,10 +15,10 @@
 
 use crate::error::Error;
 use crate::features::Feature;
-use crate::ids::{GpuId, Owner};
+use crate::ids::{GpuId, Owner, ProcKey};
 use crate::iface::{File, Value};
 use crate::mask::TpcMask;
-use crate::policy::tpc;
+use crate::policy::{size, tpc};
 use crate::records::Gpu;
 use crate::state::State;
 use crate::topology::Topology;
@@ -46,6 +46,32 @@ impl State<'_> {
     pub fn reserved_on(&self, gpu: GpuId) -> TpcMask {
         let here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
         here.fold(TpcMask::EMPTY, |all, (_, pool)| all.or(&pool.reserved))
+    }
+
+    /// Returns the TPCs of a GPU that a process is shown if it asks now.
+    pub fn dependable_tpcs(&self, proc: ProcKey, gpu: GpuId) -> TpcMask {
+        let topology = self.gpu_topology(gpu);
+        let standing = self.standing(proc, gpu);
+        let (owner, alone) = (self.owner_of(proc), Owner::Proc(proc));
+        let others = self.pools.iter().filter(|((other, on), _)| {
+            let owner_of = match other {
+                Owner::Proc(other) => self.owner_of(*other),
+                Owner::Group(_) => *other,
+            };
+            *on == gpu && *other != alone && owner_of != owner
+        });
+        let earlier = others.map(|((other, _), _)| self.unpressed(*other, gpu));
+        let earlier = earlier.filter(|settings| settings.rank() < standing.rank);
+        let limits = size::Limits {
+            allowed: standing.allowed,
+            own: standing.own,
+            steal: !standing.confined,
+            others: self.reserved_on(gpu).without(&standing.own),
+            earlier: earlier.fold(TpcMask::EMPTY, |all, settings| {
+                all.or(&settings.allowed(&topology))
+            }),
+        };
+        size::dependable(&limits, topology.existing())
     }
 
     /// Stores a setting that may change which TPCs are reserved.

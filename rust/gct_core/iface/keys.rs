@@ -365,7 +365,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeEvents,
         "spared",
         Some(Feature::TpcMask),
-        "Launches and atoms that had more TPCs than `slo.p99` of another leaves, because their blocks may wait for each other.",
+        "Launches and atoms that had more TPCs than `slo.p99` of another or a later neighbour leaves, because their blocks may wait for each other.",
     ),
     key(
         File::ComputeEvents,

@@ -19,7 +19,7 @@ use crate::policy::share::{Rival, Sign};
 use crate::policy::slo::allowance::Allowance;
 use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
-use crate::policy::tpc::{self, Neighbour, Rank, Tenant};
+use crate::policy::tpc::{self, Fit, Neighbour, Rank, Tenant, Together};
 use crate::submit::graph::Node;
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::precedence::Precedence;
@@ -86,6 +86,11 @@ pub trait Peers {
     /// Publishes the TPCs that none of this tenant's last pieces had
     /// ([`tide`](crate::policy::tide)).
     fn publish_ebb(&mut self, _ebb: &TpcMask) {}
+
+    /// Returns how many TPCs the tenant was shown; 0 if it has not asked, or cannot be answered.
+    fn shown(&self) -> u32 {
+        0
+    }
 }
 
 /// The peers of a backend that has none.
@@ -419,24 +424,36 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             }
             return true;
         };
+        let shown = peers.shown();
         let around = peers.look_around(now);
         let tenant = tenant(&self.limits, self.allowed, &around, rank);
         self.yields = tpc::yields(tenant.rank, around.neighbours);
         self.by_turns = tenant.by_turns;
         self.own = tenant.own;
-        let granted = tpc::grant_at_once(&tenant, time, resident, around.neighbours);
-        let (mut chosen, mut dependable) = (granted, granted.count());
+        let others = around.neighbours;
+        let granted = tpc::grant_at_once(&tenant, time, resident, others);
+        let (mut fit, mut dependable) = (Fit::Policy(granted), granted.count());
         let pressed = self.limits.pressed;
-        if pressed || self.written != self.allowed {
+        let narrowed = pressed || self.written != self.allowed;
+        if narrowed || resident > dependable {
             let written = Tenant {
                 allowed: self.written,
                 ..tenant
             };
-            let others = around.neighbours;
-            chosen = tpc::fit(&written, granted, resident, pressed, time, others);
-            dependable = tpc::dependable(&written, Rank::FIRST, others);
+            let piece = Together {
+                resident,
+                shown,
+                pressed,
+                waited: self.allowance.is_over(now),
+            };
+            fit = tpc::fit(&written, granted, &piece, time, others);
+            if narrowed {
+                dependable = tpc::dependable(&written, Rank::FIRST, others);
+            }
         }
-        self.dependable = dependable;
+        let chosen = *fit.tpcs();
+        // Who may not steal was shown its own TPCs.
+        self.dependable = dependable.max(shown.min(self.gpu_count));
         self.spares = chosen != granted;
         self.shares.short |= chosen.is_empty() && !granted.is_empty();
         if chosen.is_empty() {
@@ -445,7 +462,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.shares.waits_for(reserved);
             return false;
         }
-        let place = precedence::decide(&tenant, &chosen, around.neighbours);
+        let place = match fit {
+            Fit::Policy(_) => precedence::decide(&tenant, &chosen, others),
+            // Blocks that wait for each other must not wait for all that others launch meanwhile.
+            Fit::Reach(_) => (!tenant.by_turns).then_some(Precedence::First),
+        };
         if chosen != self.granted || place != self.precedence {
             self.precedence = place;
             self.use_mask(chosen);

@@ -185,8 +185,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         shares.since = now;
         shares.time.wait(time, shares.holds);
         let short = core::mem::take(&mut shares.short);
-        let held = short || (shares.holds.has(Hold::Tpcs) && !shares.runs);
-        if self.limits.pressed && held {
+        let held = self.limits.pressed && shares.holds.has(Hold::Tpcs) && !shares.runs;
+        if short || held {
             allowance.wait(time, now);
         }
         shares.holds = Holds::default();
@@ -333,12 +333,14 @@ mod tests {
     use crate::mask::TpcMask;
     use crate::policy::slo::allowance::{PERIOD, WAIT_MAX};
     use crate::policy::tpc::{Neighbour, Rank};
+    use crate::submit::precedence::Precedence;
     use crate::topology::Topology;
     use crate::units::Priority;
     use std::vec;
 
-    /// A neighbour with work on half of the TPCs.
-    struct Service([Neighbour; 1]);
+    /// A neighbour with work on half of the TPCs, how many TPCs the tenant was shown, and whether the
+    /// GPU switches contexts between them.
+    struct Service([Neighbour; 1], u32, bool);
 
     impl Peers for Service {
         fn refresh(&mut self, _: &mut LaunchLimits) -> Option<Topology> {
@@ -349,11 +351,15 @@ mod tests {
             Surroundings {
                 own: TpcMask::EMPTY,
                 neighbours: &self.0,
-                by_turns: false,
+                by_turns: self.2,
             }
         }
 
         fn set_busy(&mut self, _: bool, _: Ns) {}
+
+        fn shown(&self) -> u32 {
+            self.1
+        }
     }
 
     /// Checks that a launch that needs all TPCs gets them within a period, also while other lanes
@@ -378,20 +384,58 @@ mod tests {
             },
             ..LaunchLimits::NONE
         };
+        let (steps, waits) = (STEPS, WAIT_MAX / (PERIOD / STEPS));
+        let ran = runs_beside(Service([service], 0, false), limits);
+        assert_eq!(ran, [steps, steps - waits]);
+    }
+
+    const STEPS: u64 = 100;
+
+    /// Returns how often in a period a launch runs that four TPCs hold, and one that eight hold, of
+    /// a tenant with a lane for each.
+    fn runs_beside(service: Service, limits: LaunchLimits) -> [u64; 2] {
+        let beside = service.1 > 0 && !service.2;
         let mut governor: Governor<Heap, Service> = Governor::new(limits, vec![], vec![], vec![]);
         governor.set_gpu(Topology::together(TpcMask::first(8)));
-        governor.set_peers(Some(Service([service])));
+        governor.set_peers(Some(service));
         let start = PERIOD * 7;
         let mut ran = [0; 2];
-        for step in 0..100 {
-            let now = start + PERIOD / 100 * step;
+        for step in 0..STEPS {
+            let now = start + PERIOD / STEPS * step;
             governor.begin(now);
             ran[0] += u64::from(governor.may_run_for(Ns(1), 4, now));
-            ran[1] += u64::from(governor.may_run_for(Ns(1), 8, now));
+            let runs = governor.may_run_for(Ns(1), 8, now);
+            ran[1] += u64::from(runs);
+            if runs && beside && governor.tpcs() == 8 {
+                assert_eq!(governor.precedence, Some(Precedence::First));
+            }
             // What the first lane has released is in flight.
             governor.shares.runs = true;
         }
-        let (steps, waits) = (100, WAIT_MAX / (PERIOD / 100));
-        assert_eq!(ran, [steps, steps - waits]);
+        ran
+    }
+
+    /// Checks that a launch which counts on TPCs that a later quota took waits for them, for a part
+    /// of each period, and for nothing where its owner has no work during its turn.
+    #[test]
+    fn what_was_shown_is_waited_for() {
+        let owner = Neighbour {
+            own: TpcMask::first(4),
+            allowed: TpcMask::first(8),
+            rank: LaunchLimits::NONE.rank,
+            busy: true,
+            ..Neighbour::NONE
+        };
+        let (steps, waits) = (STEPS, WAIT_MAX / (PERIOD / STEPS));
+        for (shown, by_turns, often) in [
+            (8, false, steps - waits),
+            (8, true, steps),
+            // It has not asked, or was shown less: a launch of eight is one that is narrowed.
+            (0, false, steps),
+            (7, false, steps),
+        ] {
+            let ran = runs_beside(Service([owner], shown, by_turns), LaunchLimits::NONE);
+            assert_eq!(ran, [steps, often], "{shown}, by turns {by_turns}");
+        }
     }
 }

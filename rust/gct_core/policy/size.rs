@@ -3,15 +3,18 @@
 //! Decides how large a GPU a tenant is shown.
 //!
 //! Some programs size a grid by the device and let its blocks wait for each other. All blocks must
-//! be resident at once, so such a program is shown the SMs that its limits leave, as on a smaller
-//! GPU:
+//! be resident at once, so such a program is shown the SMs that it can have at once. A quota is a
+//! guarantee and no cap: it takes nothing from what its owner is shown, but from what others are.
 //!
 //! | limits when the program first asks | TPCs it is shown |
 //! |---|---|
-//! | `tpc.quota` N | N: its own, whatever its neighbours do |
 //! | none | those of `tpc.mask` that no other owner has reserved |
+//! | `tpc.quota` | the same, less those that owners of an earlier rank may use, and its own |
+//! | `tpc.quota` and `tpc.steal` 0 | its own |
 //!
-//! The number stays for the life of the process: a program asks once and keeps it.
+//! The number stays for the life of the process: a program asks once and keeps it. Who comes later
+//! may leave it fewer TPCs. A launch that counts on those that it was shown then waits for them
+//! ([`tpc::fit`](super::tpc::fit)).
 
 use crate::mask::TpcMask;
 use crate::topology::Topology;
@@ -20,17 +23,29 @@ use crate::units::Sat;
 /// SMs of a TPC, on each generation whose launches can be masked (Volta and newer).
 const SMS_PER_TPC: u32 = 2;
 
-/// Returns the TPCs that a tenant can count on: those of `allowed` that are reserved for it, if any
-/// are, else those that exist and that others have not reserved.
-pub fn dependable(
-    allowed: &TpcMask,
-    existing: &TpcMask,
-    others: &TpcMask,
-    own: Option<&TpcMask>,
-) -> TpcMask {
-    match own {
-        None => allowed.and(existing).without(others),
-        Some(own) => allowed.and(own),
+/// The limits that decide what a tenant is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The TPCs that its mask allows.
+    pub allowed: TpcMask,
+    /// The TPCs that a quota reserves for it; none without a quota.
+    pub own: TpcMask,
+    /// Whether it may use TPCs that others lend.
+    pub steal: bool,
+    /// The TPCs that are reserved for other owners.
+    pub others: TpcMask,
+    /// The TPCs that other owners of an earlier rank may use.
+    pub earlier: TpcMask,
+}
+
+/// Returns the TPCs that a tenant is shown, of those that exist.
+pub fn dependable(limits: &Limits, existing: &TpcMask) -> TpcMask {
+    let own = limits.allowed.and(&limits.own);
+    let free = limits.allowed.and(existing).without(&limits.others);
+    match (own.is_empty(), limits.steal) {
+        (true, _) => free,
+        (false, true) => free.without(&limits.earlier).or(&own),
+        (false, false) => own,
     }
 }
 
@@ -169,22 +184,61 @@ mod tests {
         TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
     }
 
+    const NONE: Limits = Limits {
+        allowed: TpcMask::FULL,
+        own: TpcMask::EMPTY,
+        steal: true,
+        others: TpcMask::EMPTY,
+        earlier: TpcMask::EMPTY,
+    };
+
+    fn shown(limits: &Limits) -> u32 {
+        dependable(limits, &list("0-9,12-67")).count()
+    }
+
     #[test]
     fn a_mask_counts_the_tpcs_that_exist() {
-        let existing = list("0-9,12-67");
-        let shown = |allowed: &str, others: &str, own: Option<&str>| {
-            let own = own.map(list);
-            dependable(&list(allowed), &existing, &list(others), own.as_ref()).count()
+        let masked = |allowed| Limits {
+            allowed: list(allowed),
+            ..NONE
         };
-        assert_eq!(shown("0-31", "", None), 30);
-        assert_eq!(
-            shown("0-31", "0-3,40", None),
-            26,
-            "others have reserved some"
-        );
-        assert_eq!(shown("0-31", "", Some("0-7")), 8);
-        assert_eq!(shown("0-3", "", Some("0-7")), 4, "a mask of its own");
-        assert_eq!(shown("10-11", "", None), 0);
+        let beside = Limits {
+            others: list("0-3,40"),
+            ..masked("0-31")
+        };
+        assert_eq!((shown(&NONE), shown(&masked("0-31"))), (66, 30));
+        assert_eq!(shown(&beside), 26, "others have reserved some");
+        assert_eq!(shown(&masked("10-11")), 0);
+    }
+
+    #[test]
+    fn a_quota_is_no_cap_unless_it_may_not_steal() {
+        let quota = Limits {
+            own: list("0-7"),
+            ..NONE
+        };
+        let beside = Limits {
+            others: list("8-9,12-57"),
+            ..quota
+        };
+        let behind = |earlier| Limits {
+            earlier: list(earlier),
+            ..quota
+        };
+        let masked = Limits {
+            allowed: list("0-3,20-21"),
+            ..quota
+        };
+        assert_eq!((shown(&quota), shown(&beside)), (66, 18));
+        assert_eq!((shown(&behind("0-67")), shown(&behind("0-19"))), (8, 56));
+        assert_eq!(shown(&masked), 6);
+        for limits in [quota, beside, behind("0-67")] {
+            let capped = Limits {
+                steal: false,
+                ..limits
+            };
+            assert_eq!(shown(&capped), 8);
+        }
     }
 
     #[test]
@@ -279,16 +333,19 @@ mod tests {
             prop_assert!(shown < device || device == 0 || part == count);
         }
 
+        /// Checks that what is shown may be used, is not reserved for others, and has all that is
+        /// reserved for the tenant.
         #[test]
         fn shown_tpcs_can_be_used(
-            allowed: [u64; 4], existing: [u64; 4], others: [u64; 4], own: Option<[u64; 4]>,
+            masks: [[u64; 4]; 5], steal: bool,
         ) {
-            let [allowed, existing, others] = [allowed, existing, others].map(TpcMask::from_words);
-            let own = own.map(|own| TpcMask::from_words(own).and(&existing).without(&others));
-            let shown = dependable(&allowed, &existing, &others, own.as_ref());
-            prop_assert!(shown.without(&allowed).is_empty());
-            prop_assert!(shown.without(&existing).is_empty());
+            let [allowed, existing, others, own, earlier] = masks.map(TpcMask::from_words);
+            let own = own.and(&existing).without(&others);
+            let limits = Limits { allowed, own, steal, others, earlier };
+            let shown = dependable(&limits, &existing);
+            prop_assert!(shown.without(&allowed.and(&existing)).is_empty());
             prop_assert!(shown.and(&others).is_empty());
+            prop_assert!(own.and(&allowed).without(&shown).is_empty());
         }
     }
 }

@@ -227,36 +227,93 @@ fn grant_beside(tenant: &Tenant, time: Ns, neighbours: &[Neighbour], ebb: bool) 
     granted.or(&own)
 }
 
-/// Returns the TPCs for a piece that the policy has `granted` fewer than the mask of `written`
-/// allows. `resident` TPCs hold all blocks of its launches at once; 0 if that does not matter.
+/// A piece whose blocks may wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// The TPCs that hold all blocks of each of its launches at once; 0 if that does not matter.
+    pub resident: u32,
+    /// The TPCs that its program was shown ([`size`](super::size)); 0 if it has not asked.
+    pub shown: u32,
+    /// Whether its tenant yields only for the goal of another.
+    pub pressed: bool,
+    /// Whether its tenant has waited for as long as it must ([`allowance`](super::slo::allowance)).
+    pub waited: bool,
+}
+
+/// The TPCs for a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// These; none orders it to wait.
+    Policy(TpcMask),
+    /// These, although the policy leaves fewer: it has waited, or nobody else runs in its turn.
+    Reach(TpcMask),
+}
+
+impl Fit {
+    /// Returns the TPCs.
+    pub const fn tpcs(&self) -> &TpcMask {
+        match self {
+            Self::Policy(tpcs) | Self::Reach(tpcs) => tpcs,
+        }
+    }
+}
+
+/// Returns the TPCs for a piece that the policy has `granted` fewer than hold it.
 ///
-/// Such blocks may wait for each other, and their program counts on the TPCs that were written. So
-/// the piece gets those where the granted ones are too few. An owner that yields only for the goal
-/// of another (`pressed`) waits rather than be narrowed, but only for TPCs that its
-/// [`allowance`](super::slo::allowance) will give it.
+/// Its blocks may wait for each other, and their program counts on the TPCs that were written, and
+/// on those that it was shown.
+///
+/// ```text
+/// granted                                   if they hold it
+/// grant(written)                            else if these do
+/// wait                                      else if none is granted; or if its tenant is pressed
+///                                           and its allowance will give it enough
+/// reach                                     else if its program was shown as many, reach holds
+///                                           it, and the GPU switches contexts or it has waited
+/// wait                                      else if all but the last holds
+/// granted                                   else: no TPC that it may ever use will do
+/// reach = written, without what is reserved for others if it may not steal
+/// ```
 pub fn fit(
     written: &Tenant,
     granted: TpcMask,
-    resident: u32,
-    pressed: bool,
+    piece: &Together,
     time: Ns,
     neighbours: &[Neighbour],
-) -> TpcMask {
+) -> Fit {
+    let resident = piece.resident;
     if resident <= granted.count() {
-        return granted;
+        return Fit::Policy(granted);
     }
     let wide = grant(written, time, neighbours);
+    if resident <= wide.count() {
+        return Fit::Policy(wide);
+    }
     let allowance = Rank {
         best_effort: false,
         ..written.rank
     };
-    match resident <= wide.count() {
-        true => wide,
-        false if pressed && resident <= dependable(written, allowance, neighbours) => {
-            TpcMask::EMPTY
-        }
-        false => granted,
+    if piece.pressed && resident <= dependable(written, allowance, neighbours) {
+        return Fit::Policy(TpcMask::EMPTY);
     }
+    let reach = reach(written, neighbours);
+    if granted.is_empty() || resident > piece.shown || resident > reach.count() {
+        return Fit::Policy(granted);
+    }
+    match written.by_turns || piece.waited {
+        true => Fit::Reach(reach),
+        false => Fit::Policy(TpcMask::EMPTY),
+    }
+}
+
+/// Returns the TPCs that a tenant may ever use.
+fn reach(tenant: &Tenant, neighbours: &[Neighbour]) -> TpcMask {
+    if tenant.steal {
+        return tenant.allowed;
+    }
+    let others = neighbours.iter().map(|neighbour| neighbour.own);
+    let others = others.fold(TpcMask::EMPTY, |all, own| all.or(&own));
+    tenant.allowed.without(&others.without(&tenant.own))
 }
 
 /// Returns the TPCs that a tenant may use at the place `rank` of the order.

@@ -144,8 +144,8 @@ pub struct Counters {
     /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
     /// them ([`is_narrowed`](super::occupancy::is_narrowed)), where the caller counts them.
     pub narrowed: u64,
-    /// Pieces with such launches that had more TPCs than a goal of others leaves, where the caller
-    /// counts them ([`fit`](crate::policy::tpc::fit)).
+    /// Pieces with such launches that had more TPCs than others leave, where the caller counts them
+    /// ([`fit`](crate::policy::tpc::fit)).
     pub spared: u64,
     /// Launches and replays that had fewer TPCs than granted because of `slip.tpc`, and those that
     /// had all of them because [`scale`](crate::policy::scale) has found no good size.

@@ -94,11 +94,23 @@ fn daemon(bed: &Bed) -> Result<Daemon> {
 
 fn barrier_under_a_quota(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
-    for (group, quota, sms) in [("some", 20, 40.0), ("few", 3, 6.0)] {
+    // CAST: a few SMs.
+    let all = 2.0 * bed.tpcs.len() as f64;
+    for (group, quota, steal, sms) in [
+        ("some", 20, "1", all),
+        ("capped", 20, "0", 40.0),
+        ("few", 3, "0", 6.0),
+    ] {
+        daemon.create(group)?;
+        daemon.set(group, "tpc.steal", steal)?;
         let env = daemon.group(group, &format!("--quota {quota}"));
         let line = barrier(bed, &env, "")?;
-        ensure!(number(&line, "sms")? == sms, "quota {quota}: {line}");
+        ensure!(
+            number(&line, "sms")? == sms,
+            "quota {quota}, steal {steal}: {line}"
+        );
         met(&line)?;
+        daemon.set(group, "tpc.quota", "none")?;
     }
     Ok(Outcome::Passed)
 }

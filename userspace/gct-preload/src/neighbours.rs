@@ -3,6 +3,7 @@
 //! Tracks the other processes on the same GPU: which have work, and which TPCs that leaves for the
 //! next launch.
 
+use crate::driver::size;
 use crate::limits::{self, LaunchLimits};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::lane::governor::{Peers, Surroundings};
@@ -190,6 +191,10 @@ impl Peers for GpuPeers {
             self.gpu.pulse.set_ebb(ebb);
             self.activity.ebb = *ebb;
         }
+    }
+
+    fn shown(&self) -> u32 {
+        size::shown_on(self.gpu.minor)
     }
 
     fn set_busy(&mut self, busy: bool, now: Ns) {

@@ -7,9 +7,7 @@ mod seats;
 use gct_core::gpu_time::GpuTime;
 use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
-use gct_core::mask::TpcMask;
 use gct_core::policy::clock::{Demand, Seen};
-use gct_core::policy::size;
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::state::State;
 use gct_core::units::Ns;
@@ -381,18 +379,6 @@ impl Tenants {
             let here: Vec<&Tenant> = here.collect();
             write_board(board, &here, &self.numbers, state);
         }
-    }
-
-    /// Returns the TPCs of a GPU that a process can count on, whatever its neighbours do.
-    pub(crate) fn dependable_tpcs(state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
-        let topology = state.gpu_topology(gpu);
-        let limits = state.effective(proc, gpu);
-        let allowed = limits.tpc_mask.unwrap_or(*topology.existing());
-        let alone = state.reserved(Owner::Proc(proc), gpu);
-        let own = state.reserved(state.owner_of(proc), gpu).or(&alone);
-        let others = state.reserved_on(gpu).without(&own);
-        let own = Some(own).filter(|own| !own.is_empty());
-        size::dependable(&allowed, topology.existing(), &others, own.as_ref())
     }
 
     /// Records that a process has applied a generation of its limits, or was refused. Returns

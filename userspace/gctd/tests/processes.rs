@@ -214,11 +214,18 @@ fn dependable_tpcs_need_no_page() {
     );
     assert_eq!(tenant.link.gpus().len(), 0, "the query creates no page");
     client.write("web/0/tpc.quota", "20").unwrap();
-    assert_eq!(count(&mut tenant, 0), Some(20));
+    assert_eq!(count(&mut tenant, 0), Some(masked), "a quota is no cap");
+    client.write("web/0/tpc.steal", "0").unwrap();
+    assert_eq!(
+        count(&mut tenant, 0),
+        Some(20),
+        "but where it may not steal"
+    );
     assert_eq!(count(&mut tenant, 7), None, "no such GPU");
     // TPCs that another owner has reserved are not dependable.
     tenant.cuda(0);
     assert_eq!(count(&mut tenant, 0), Some(20));
+    client.write("web/0/tpc.steal", "1").unwrap();
     client.write("web/0/tpc.quota", "none").unwrap();
     let neighbour = Process::spawn(&daemon, "exec \"$@\"");
     client.write("control", "create other").unwrap();

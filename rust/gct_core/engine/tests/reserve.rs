@@ -12,15 +12,20 @@ fn mask_of(text: &str) -> TpcMask {
     TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
 }
 
-/// Adds a GPU with these TPCs, and groups `a`, `b` and `c`.
-fn world_with_three_groups() -> (World, [Scope; 3]) {
+/// Adds a GPU with these TPCs.
+fn world_with(topology: Topology) -> World {
     let mut store = Store::new(1);
     let mut facts = facts(1, 1);
-    facts.topology = Topology::apart(mask_of(TPCS));
+    facts.topology = topology;
     let gpu = store
         .retry(|store| store.state().gpu_add(&facts, FeatureSet::all()))
         .unwrap();
-    let mut world = World { store, gpu };
+    World { store, gpu }
+}
+
+/// Adds a GPU with TPCs of unknown GPCs, and groups `a`, `b` and `c`.
+fn world_with_three_groups() -> (World, [Scope; 3]) {
+    let mut world = world_with(Topology::apart(mask_of(TPCS)));
     let pools = ["a", "b", "c"].map(|name| {
         let group = world.group(name);
         world.pool(Owner::Group(group))
@@ -129,6 +134,31 @@ fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
     assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
 }
 
+/// Checks what a program is shown: a quota takes nothing from its owner, but from others.
+#[test]
+fn a_program_is_shown_what_guarantees_of_others_leave() {
+    let (mut world, [a, b, c]) = world_with_three_groups();
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let Scope::Pool(Owner::Group(group), gpu) = a else {
+        panic!("{a:?}");
+    };
+    world.store.state().member_moved(APP, Some(group)).unwrap();
+    let shown = |world: &mut World| world.store.state().dependable_tpcs(APP, gpu).count();
+    let mut after = |pool, file, value: &str| {
+        assert_eq!(world.write(file, pool, value), Ok(()));
+        shown(&mut world)
+    };
+    assert_eq!(after(a, File::TpcQuota, "3"), 10, "a guarantee is no cap");
+    assert_eq!(after(b, File::TpcQuota, "2"), 8, "less what others reserve");
+    assert_eq!(after(c, File::ComputePriority, "0"), 3, "whatever c does");
+    assert_eq!(after(c, File::TpcMask, "9-12"), 5, "less what c may use");
+    assert_eq!(after(c, File::ComputePriority, "8"), 8);
+    assert_eq!(after(a, File::TpcSteal, "0"), 3, "a cap");
+    assert_eq!(after(a, File::TpcQuota, "none"), 8);
+    assert_eq!(after(a, File::TpcMask, "0-3"), 2, "b has the others");
+}
+
 fn write_at_random(
     world: &mut World,
     pool: Scope,
@@ -170,6 +200,40 @@ proptest! {
             prop_assert!(all.without(&mask_of(TPCS)).is_empty());
             if written.is_err() {
                 prop_assert_eq!(pools.map(|pool| reserved(&mut world, pool)), before);
+            }
+        }
+    }
+
+    /// Writes quotas in any order on a GPU like an H100: seven GPCs of 8 and 9 TPCs, half of one,
+    /// and four TPCs outside. Whatever came and went before, each owner has as many clusters of
+    /// each size as any choice of the TPCs that those before it leave.
+    #[test]
+    fn quotas_hold_clusters_whatever_came_and_went(
+        writes in prop::collection::vec((0usize..4, 0u16..40), 1..40),
+    ) {
+        let gpu = "0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83";
+        let [a, b, c, d] = *mask_of(gpu).words();
+        let gpu = Topology::from_words([a, b, c, d, 8 << 16 | 9]);
+        let mut world = world_with(gpu);
+        let pools = ["a", "b", "c", "d"].map(|name| {
+            let group = world.group(name);
+            world.pool(Owner::Group(group))
+        });
+        let held = |tpcs: &TpcMask, unit: u32| -> u32 {
+            gpu.tpcs_of_gpcs(tpcs).map(|tpcs| tpcs / unit).sum()
+        };
+        for (owner, quota) in writes {
+            let quota = format!("{quota}");
+            let written = world.write(File::TpcQuota, pools[owner], &quota);
+            prop_assert!(matches!(written, Ok(()) | Err(Error::NoSpace)), "{:?}", written);
+            let mut free = *gpu.existing();
+            for pool in pools {
+                let own = mask_of(&reserved(&mut world, pool));
+                for unit in [4, 2] {
+                    let most = (own.count() / unit).min(held(&free, unit));
+                    prop_assert_eq!(held(&own, unit), most, "{} TPCs of {:?}", unit, own);
+                }
+                free = free.without(&own);
             }
         }
     }

@@ -313,7 +313,13 @@ fn a_piece_of_one_wave_gets_what_was_written_or_waits_for_its_allowance() {
     };
     let narrow = list("4-7");
     let fit = |resident, is_pressed, neighbours: &[Neighbour]| {
-        fit(&pressed, narrow, resident, is_pressed, Ns(1), neighbours)
+        let piece = Together {
+            resident,
+            shown: 0,
+            pressed: is_pressed,
+            waited: false,
+        };
+        *fit(&pressed, narrow, &piece, Ns(1), neighbours).tpcs()
     };
     let service = |priority| Neighbour {
         allowed: list("0-3"),
@@ -329,6 +335,83 @@ fn a_piece_of_one_wave_gets_what_was_written_or_waits_for_its_allowance() {
     assert_eq!(fit(8, false, &[service(8)]), narrow, "it has no allowance");
     let earlier = fit(8, true, &[service(7)]);
     assert_eq!(earlier, narrow, "an allowance does not come before it");
+}
+
+/// Checks that a launch which counts on the TPCs that its program was shown waits for them, for as
+/// long as it must, and has no TPC that a mask or `tpc.steal` keeps it from.
+#[test]
+fn a_launch_that_counts_on_what_it_was_shown_waits_for_it() {
+    let owner = Tenant {
+        own: list("0-3"),
+        ..tenant("0-15")
+    };
+    let other = neighbour("4-11", true, Ns(0));
+    let early = Neighbour {
+        allowed: list("0-7"),
+        rank: rank(0),
+        ..neighbour("", true, Ns(0))
+    };
+    let piece = |resident, shown, waited| Together {
+        resident,
+        shown,
+        pressed: false,
+        waited,
+    };
+    let fit = |tenant: &Tenant, neighbour: Neighbour, piece: Together| {
+        let granted = grant(tenant, Ns(1), &[neighbour]);
+        fit(tenant, granted, &piece, Ns(1), &[neighbour])
+    };
+    let narrow = Fit::Policy(list("0-3,12-15"));
+    let (wait, all) = (Fit::Policy(TpcMask::EMPTY), Fit::Reach(list("0-15")));
+    for (resident, shown, waited, expected) in [
+        (8, 16, false, narrow),
+        (9, 16, false, wait),
+        (9, 16, true, all),
+        (16, 16, true, all),
+        (17, 17, true, narrow),
+        (9, 8, false, narrow),
+        (9, 0, false, narrow),
+        (0, 16, false, narrow),
+    ] {
+        let found = fit(&owner, other, piece(resident, shown, waited));
+        assert_eq!(found, expected, "{resident} of {shown}, {waited}");
+    }
+    let away = Neighbour {
+        busy: false,
+        idle: LATE,
+        ..other
+    };
+    let lent = Fit::Policy(list("0-15"));
+    assert_eq!(fit(&owner, away, piece(16, 16, false)), lent);
+    let by_turns = Tenant {
+        by_turns: true,
+        ..owner
+    };
+    assert_eq!(fit(&by_turns, other, piece(16, 16, false)), all, "its turn");
+    let masked = Tenant {
+        allowed: list("0-12"),
+        ..owner
+    };
+    let left = Fit::Policy(list("0-3,12"));
+    assert_eq!(
+        fit(&masked, other, piece(13, 13, true)),
+        Fit::Reach(list("0-12"))
+    );
+    assert_eq!(fit(&masked, other, piece(14, 16, true)), left);
+    let capped = Tenant {
+        steal: false,
+        ..owner
+    };
+    assert_eq!(fit(&capped, other, piece(9, 16, true)), narrow);
+    // It waits for an earlier rank as for a reservation, if that leaves it any TPC.
+    let none = tenant("0-15");
+    assert_eq!(fit(&none, early, piece(16, 16, false)), wait);
+    assert_eq!(fit(&none, early, piece(16, 16, true)), all);
+    let everywhere = Neighbour {
+        allowed: list("0-15"),
+        ..early
+    };
+    assert_eq!(fit(&none, everywhere, piece(16, 16, true)), wait);
 }
 
 #[test]

@@ -427,7 +427,7 @@ pub(crate) static METRICS: &[Metric] = &[
         "launches_spared",
         File::ComputeEvents,
         From::Key("spared"),
-        "Launches and atoms that had more TPCs than a goal of others leaves, because their blocks may wait for each other.",
+        "Launches and atoms that had more TPCs than a goal of others or a later neighbour leaves, because their blocks may wait for each other.",
     ),
     counter(
         "compute_stalls",

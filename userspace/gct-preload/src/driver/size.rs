@@ -11,6 +11,7 @@ use crate::optional::cannot;
 use crate::sys::keep_errno;
 use crate::{daemon, limits, worker};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::policy::size;
 use gct_core::topology::Topology;
@@ -53,7 +54,25 @@ fn granted(number: Device) -> Option<&'static Granted> {
         // Threads do not wait for each other, because the daemon may let one wait.
         let _ = slot.set(keep_errno(|| Granted::find(number)));
     }
-    slot.get()?.as_ref()
+    let granted = slot.get()?.as_ref()?;
+    let shown = granted
+        .minor
+        .and_then(|minor| SHOWN.get(usize::try_from(minor).ok()?));
+    if let Some(shown) = shown {
+        shown.store(granted.tpcs.count(), Ordering::Relaxed);
+    }
+    Some(granted)
+}
+
+/// The TPCs that were shown of each GPU, by the N of `/dev/nvidiaN`; 0 if nothing was.
+static SHOWN: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES_MAX];
+
+/// Returns how many TPCs of a GPU the program was shown; 0 if it has not asked.
+pub(crate) fn shown_on(minor: u32) -> u32 {
+    let shown = usize::try_from(minor)
+        .ok()
+        .and_then(|minor| SHOWN.get(minor));
+    shown.map_or(0, |shown| shown.load(Ordering::Relaxed))
 }
 
 /// What the limits of this process leave of a device.

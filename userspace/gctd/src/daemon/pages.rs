@@ -4,7 +4,7 @@
 
 use super::{Daemon, Session};
 use crate::budget::FDS_PAGE;
-use crate::tenants::{Neighbour, PageReply, Tenants};
+use crate::tenants::{Neighbour, PageReply};
 use gct_core::error::Error;
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::memory_info::MemoryView;
@@ -68,7 +68,7 @@ impl Daemon {
             .memory_view(session.file, client, object)
     }
 
-    /// Returns the TPCs of a GPU that a process can count on, whatever its neighbours do.
+    /// Returns the TPCs of a GPU that a process is shown ([`gct_core::policy::size`]).
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Daemon {
         if !state.gpu_topology(gpu).is_known() {
             return Err(Error::Unsupported);
         }
-        Ok(Tenants::dependable_tpcs(&state, session.key, gpu))
+        Ok(state.dependable_tpcs(session.key, gpu))
     }
 
     /// Returns the neighbours of a process on a GPU.
