@@ -14,7 +14,7 @@
 //! objects with a process without limits is bound, too, while somebody is governed: the file may
 //! outlive the time at which its partner had no limits.
 
-use crate::ids::{FileId, Owner, ProcKey};
+use crate::ids::{FileId, GpuId, Owner, ProcKey};
 use crate::rmapi::allow::{Asked, Rule};
 use crate::rmapi::control::{Status, NOT_SUPPORTED};
 use crate::rmapi::{Handle, INSUFFICIENT_PERMISSIONS};
@@ -53,13 +53,16 @@ impl State<'_> {
         entangled || self.wants_record_of(file)
     }
 
-    /// Counts a refusal for the owners of a file, on the GPU of the object that it names.
+    /// Counts a refusal for the owners of a file, on the GPU of the object that it names; of one
+    /// that is not mirrored, such as a debugger, on the first GPU that the process uses. O(GPUs).
     fn count_forbidden(&mut self, file: FileId, asked: &Asked) {
-        let proc = self.files.get(&file).map(|file| file.proc);
+        let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
+            return;
+        };
+        let uses = |gpu: &GpuId| self.pools.get(&(Owner::Proc(proc), *gpu)).is_some();
+        let first = || self.gpus.iter().map(|(gpu, _)| *gpu).find(uses);
         let gpu = self.gpu_of_object(file, asked.client, asked.object);
-        // The object may be one that is not mirrored.
-        let gpu = gpu.or_else(|| self.gpu_or_only(None));
-        let Some((proc, gpu)) = proc.zip(gpu) else {
+        let Some(gpu) = gpu.or_else(first) else {
             return;
         };
         let group = self.group_of(proc).map(Owner::Group);

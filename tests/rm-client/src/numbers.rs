@@ -226,6 +226,8 @@ numbers! {
     INSERT_DUPLICATE_NAME: u32 = 0x19, "NV_ERR_INSERT_DUPLICATE_NAME";
     /// Status: not for this caller.
     INSUFFICIENT_PERMISSIONS: u32 = 0x1b, "NV_ERR_INSUFFICIENT_PERMISSIONS";
+    /// Status: a parameter is wrong.
+    INVALID_ARGUMENT: u32 = 0x1f, "NV_ERR_INVALID_ARGUMENT";
     /// Status: a maximum is reached.
     INSUFFICIENT_RESOURCES: u32 = 0x1a, "NV_ERR_INSUFFICIENT_RESOURCES";
     /// Status: no such client.

@@ -187,7 +187,7 @@ fn channels_are_counted_by_who_has_their_ring() {
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool).unwrap();
     assert!(
-        stat.ends_with("owned 2\nunowned 1\nnative 0\ncooperative 0\n"),
+        stat.ends_with("owned 2\nunowned 1\nnative 0\ncooperative 0\nforbidden 0\n"),
         "{stat}"
     );
 }

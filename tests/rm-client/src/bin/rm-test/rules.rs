@@ -234,7 +234,11 @@ fn send_one(
         *word = first;
     }
     let client = gpu.client();
-    Ok(client.send_bytes(object, command, &mut words, bytes)?)
+    match client.send_bytes(object, command, &mut words, bytes) {
+        // Some are for the system interface, which takes no such parameters.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(n::INVALID_ARGUMENT),
+        sent => Ok(sent?),
+    }
 }
 
 /// Sends each open control, with zeros and with the channel's handle as its first word. What a rule
