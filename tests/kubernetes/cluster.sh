@@ -64,6 +64,7 @@ configure() {
 		gpus = [0]
 		gmem.limit = "1G"
 		tpc.quota = 8
+		tpc.steal = 0
 
 		[profile.packed]
 		slots = 3

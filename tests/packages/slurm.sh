@@ -24,7 +24,8 @@ cat >/etc/default/gctgroup-slurm <<SETTINGS
 SHARDS=4
 SHARD_TPCS=8
 SHARD_MIB=512
-LIMITS='compute.weight = 50'
+LIMITS='compute.weight = 50
+tpc.steal = 0'
 GCTCTL="gctctl --user"
 SCOPE=$SCOPE
 SETTINGS
