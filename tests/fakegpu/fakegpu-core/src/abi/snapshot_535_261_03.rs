@@ -506,8 +506,8 @@ pub mod NV2080_CTRL_CMD_SET_GPFIFO_PARAMS {
     use super::*;
     pub const SIZE: usize = 0x18;
     pub const hChannel: Field = Field::new(0, 4);
-    pub const base: Field = Field::new(8, 8);
-    pub const numEntries: Field = Field::new(16, 4);
+    pub const base: Field = Field::new(0x8, 8);
+    pub const numEntries: Field = Field::new(0x10, 4);
 }
 pub mod NVA06C_CTRL_TIMESLICE_PARAMS {
     use super::*;
