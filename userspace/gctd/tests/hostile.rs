@@ -13,6 +13,7 @@ use gctd_ipc::{socket, VERSION};
 use proptest::prelude::*;
 use rustix::fd::AsFd;
 use rustix::net::SendFlags;
+use std::time::Duration;
 
 const MEMORY: u32 = 0x5c00_0040;
 
@@ -194,10 +195,16 @@ fn ranges_without_a_page_are_bounded() {
     }
     let refused = limited();
     assert!((ranges - 300..ranges).contains(&refused), "{refused}");
-    // What was tracked goes with its session.
+    // What was tracked goes with its session, once the daemon has seen the end of that.
     drop(sessions);
-    let mut tenant = Tenant::of(&daemon);
-    tenant.cuda(0);
+    let tenants = std::iter::repeat_with(|| {
+        let mut tenant = Tenant::of(&daemon);
+        let gpu = tenant.try_cuda(0);
+        std::thread::sleep(Duration::from_millis(20));
+        gpu.map(|_| tenant)
+    });
+    let mut tenant = tenants.take(500).find_map(|tenant| tenant).unwrap();
+    let refused = limited();
     assert!(tenant.charge_managed(4096).is_some());
     let current = || client.read(&own("gmem.current")).unwrap();
     eventually(&"4096\n".to_owned(), current);

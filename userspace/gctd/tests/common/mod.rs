@@ -114,13 +114,18 @@ impl Tenant {
 
     /// Allocates a client, the GPU on a bus, a channel group and a channel.
     pub(crate) fn cuda(&mut self, bus: u64) -> Arc<Gpu> {
+        self.try_cuda(bus).unwrap()
+    }
+
+    /// Does the same. Returns `None` if the daemon gives no page.
+    pub(crate) fn try_cuda(&mut self, bus: u64) -> Option<Arc<Gpu>> {
         let client = self.client;
         let root = alloc(0, 0, client, 0x41);
         self.ioctl(escape::ALLOC, &root, None, 0);
         self.alloc(client, DEVICE, 0x80, Some(bus << 8));
         self.alloc(DEVICE, TSG, 0xa06c, None);
         self.alloc(TSG, CHANNEL, 0xc86f, None);
-        self.link.gpu_of(client, TSG).unwrap()
+        self.link.gpu_of(client, TSG)
     }
 }
 
