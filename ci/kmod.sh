@@ -30,7 +30,7 @@ NV_SRC=${NV_SRC:-$BUILD/nv/$version}
 . "$BUILD/env.sh"
 
 . "$ROOT/ci/kmod-kernel.sh"
-. "$ROOT/ci/kmod-store.sh"
+. "$ROOT/ci/compiler-cache.sh"
 
 # --- What is built -----------------------------------------------------------
 
@@ -141,10 +141,6 @@ stage_gct() {
 }
 
 find_core
-# Our Kbuild adds flags for NVIDIA's files, the KUnit suites only some for ours.
-objects=$(objects_key "$kernel_open" "@$ROOT/ci/kmod.sh" "${GCT_UVM:-}" "${patches[@]/#/@}" \
-	"$([ "$variant" = stock ] || cat "$ROOT/Kbuild")")
-restore_objects "$objects" "$work"
 stage_key=$(content_key "$(readlink -f "$kernel_open")" "$core" \
 	"$(stat -c %Y "$kernel_open/Kbuild")" "@$ROOT/ci/kmod.sh" "${patches[@]/#/@}")
 if [ "$(cat "$work/.stage-key" 2>/dev/null)" != "$stage_key" ]; then
@@ -155,7 +151,7 @@ stage_gct
 # --- The build ---------------------------------------------------------------
 
 run_make() {
-	make -C "$work" -j"$JOBS" "$@" SYSSRC="$kernel_source" SYSOUT="$KDIR" \
+	with_compiler_cache make -C "$work" -j"$JOBS" "$@" SYSSRC="$kernel_source" SYSOUT="$KDIR" \
 		"${kernel_toolchain[@]}" "${make_arguments[@]}" \
 		NV_EXCLUDE_KERNEL_MODULES="nvidia-drm nvidia-modeset nvidia-peermem"
 }
@@ -190,7 +186,6 @@ build_modules() {
 	restore_conftest
 	run_make modules
 	save_conftest
-	save_objects "$objects" "$work"
 	local module
 	for module in nvidia.ko nvidia-uvm.ko; do
 		cmp -s "$work/$module" "$output/$module" || cp "$work/$module" "$output/$module"

@@ -9,6 +9,7 @@
 
 KDIR=$BUILD/linux/lean
 . "$ROOT/ci/kmod-kernel.sh"
+. "$ROOT/ci/compiler-cache.sh"
 
 series_dir() {
 	printf '%s/open-gpu-kernel-modules-patches/%s' "$ROOT" "$1"
@@ -78,32 +79,12 @@ stage_prefix() {
 	echo "$number" >"$source.staged"
 }
 
-# seed_prefix VERSION N: a tree without objects starts as a copy of one that has
-# nearly the same: the nearest prefix below it, or what `make kmod GCT_STOCK=1` built.
-seed_prefix() {
-	local version=$1 number=$2 tree seed=$BUILD/work/$1/lean/stock below
-	tree=$(prefix_dir "$version" "$number")
-	[ ! -e "$tree/nvidia/nv.o" ] || return 0
-	for ((below = number - 1; below > 0; below--)); do
-		if [ -e "$(prefix_dir "$version" $below)/nvidia/nv.o" ]; then
-			seed=$(prefix_dir "$version" $below)
-			break
-		fi
-	done
-	[ -e "$seed/nvidia/nv.o" ] || return 0
-	rm -rf "$tree"
-	mkdir -p "$(dirname "$tree")"
-	# The lock of kmod.sh, which another job may be building the stock tree with.
-	flock "$seed.lock" cp -a "$seed" "$tree"
-}
-
 # compile_prefix DIR VERSION N: builds the staged source in its work tree; DIR gets
 # the instructions.
 compile_prefix() {
 	local dir=$1 version=$2 number=$3 tree
 	tree=$(prefix_dir "$version" "$number")
 	[ "$(cat "$(source_dir "$version").staged")" = "$number" ] || die "patches 1-$number are not staged"
-	seed_prefix "$version" "$number"
 	mkdir -p "$tree"
 	# By content, so that make sees only what really changed.
 	rsync -rlpc --delete --exclude '*.o' --exclude '*.o_binary' --exclude '.*' --exclude '*.ko' \
@@ -112,7 +93,7 @@ compile_prefix() {
 		"$(source_dir "$version")/" "$tree/" || die "cannot write $tree"
 	ln -sfn "$(pristine_tree "$version")/nvidia/nv-kernel.o_binary" "$tree/nvidia/nv-kernel.o_binary"
 	rm -f "$tree/nvidia.ko" "$tree/nvidia-uvm.ko"
-	make -C "$tree" -j"$JOBS" modules SYSSRC="$kernel_source" SYSOUT="$KDIR" \
+	with_compiler_cache make -C "$tree" -j"$JOBS" modules SYSSRC="$kernel_source" SYSOUT="$KDIR" \
 		NV_EXCLUDE_KERNEL_MODULES="nvidia-drm nvidia-modeset nvidia-peermem"
 	[ -e "$tree/nvidia.ko" ] && [ -e "$tree/nvidia-uvm.ko" ] || die "patches 1-$number do not build"
 	instructions "$tree" | zstd -q -f -o "$dir/instructions.zst"

@@ -11,6 +11,8 @@ PACKAGES=(
 	xz-utils zstd patch rsync
 	# The debug kernel: Linux has KASAN together with Rust only under clang.
 	clang-19 lld-19 llvm-19
+	# What several builds of the modules have in common is compiled once.
+	ccache
 	# bindgen loads libclang; Linux 7.2 wants 17 or newer.
 	libclang1-19
 	# apt-get source, dpkg-deb.

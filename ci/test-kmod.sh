@@ -51,31 +51,6 @@ waits_for_conftest() {
 	[ $found -gt 0 ]
 }
 
-# make_object TREE NAME DEPENDENCY: an object as Kbuild leaves it.
-make_object() {
-	touch "$1/nvidia/$2.o"
-	printf 'savedcmd_nvidia/%s.o := gcc -I./gct/include\n\ndeps_nvidia/%s.o := \\\n  %s \\\n' "$2" "$2" "$3" \
-		>"$1/nvidia/.$2.o.cmd"
-}
-
-# Another clone may have another gct.h, and an older one: make would not compile again
-# what was compiled against ours.
-store_keeps_what_is_nvidias() (
-	local tree=$scratch/tree clone=$scratch/clone
-	STORE=$scratch/store
-	KDIR=$BUILD/linux/lean
-	. "$ROOT/ci/kmod-kernel.sh"
-	. "$ROOT/ci/kmod-store.sh"
-	mkdir -p "$tree/nvidia" "$tree/gct/gct_core"
-	make_object "$tree" nv-msi common/inc/nv.h
-	make_object "$tree" nv gct/include/gct.h
-	touch "$tree/.stage-key" "$tree/nvidia.ko" "$tree/gct/gct_core/gct_core.o"
-	save_objects key "$tree" && restore_objects key "$clone" || return
-	(cd "$clone" && find . -type f | sort)
-	[ -e "$clone/nvidia/nv-msi.o" ] && [ ! -e "$clone/nvidia/nv.o" ] &&
-		[ ! -e "$clone/nvidia/.nv.o.cmd" ] && [ ! -e "$clone/gct" ] && [ ! -e "$clone/nvidia.ko" ]
-)
-
 no_rust=$(make_kernel no-rust '/^CONFIG_RUST=/d')
 no_debugfs=$(make_kernel no-debugfs '/^CONFIG_DEBUG_FS=/d')
 other_rustc=$(make_kernel other-rustc 's/^CONFIG_RUSTC_VERSION_TEXT=.*/CONFIG_RUSTC_VERSION_TEXT="rustc 1.85.1"/')
@@ -100,5 +75,4 @@ check $job "a source tree that is not NVIDIA's" refused "no kernel-open/conftest
 check $job "a source tree of another version" refused "is version $NV_DEBIAN_VERSION" \
 	NV_SRC="$BUILD/nv/$NV_DEBIAN_VERSION"
 check $job "objects that need conftest.sh wait for it" waits_for_conftest
-check $job "the store keeps objects of NVIDIA's files alone" store_keeps_what_is_nvidias
 finish $job

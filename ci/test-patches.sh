@@ -230,7 +230,7 @@ prefix_is_stock() {
 
 # --- Cost --------------------------------------------------------------------
 
-# First of all builds: the prefixes start from the objects of the stock one.
+# First of all builds: the prefixes find the objects of the stock one in the compiler cache.
 build_to_compare() {
 	env -u GCT_KUNIT -u GCT_PATCHES -u KDIR -u NV_SRC NV_VERSION="$1" GCT_STOCK=1 "$ROOT/ci/kmod.sh" &&
 		env -u GCT_KUNIT -u GCT_PATCHES -u GCT_STOCK -u KDIR -u NV_SRC NV_VERSION="$1" "$ROOT/ci/kmod.sh"
