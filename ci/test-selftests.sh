@@ -16,8 +16,8 @@ JOB=selftests
 # KASAN and lockdep under emulation take ten times as long as the lean kernel.
 LEAN_SECONDS_MAX=600
 DEBUG_SECONDS_MAX=1500
-# They take two thirds of the time of the debug kernel. Of the tests that unload the modules two stay,
-# the last of which looks for leaks.
+# They take two thirds of the time of the debug kernel. Of the tests that unload the modules two
+# stay, the last of which looks for leaks.
 LONG_ON_DEBUG=storms.,races.a_thousand_groups,members.pid_reuse,memory.create_and_remove
 LONG_ON_DEBUG+=,bounds.dead_opener_is_no_stranger,unload.refused,unload.again,unload.open,unload.with_open
 LONG_ON_DEBUG+=,door.shows_what_debugfs_shows,conformance.limits,input.
