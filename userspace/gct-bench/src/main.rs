@@ -318,7 +318,7 @@ mod tests {
         let folder = folder.join("../../gctgroup-docs/results");
         let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
         type Format = fn(&[&Table]) -> String;
-        let formats: [(&str, Format); 41] = [
+        let formats: [(&str, Format); 40] = [
             ("models-h200", models::markdown),
             ("models-h100-36", models::markdown),
             ("models-h100-36-mps", models::markdown),
@@ -348,7 +348,6 @@ mod tests {
             ("models-h100-bursty", scenes::markdown),
             ("models-h100-bursty", scenes::in_time),
             ("models-h100-stacking", stacking::markdown),
-            ("models-h100-stacking-windows", stacking::markdown),
             ("models-h100-stacking-masks", stacking::markdown),
             ("models-h100-stacking-weights", stacking::markdown),
             ("models-h100-stacking-mps", stacking::markdown),
