@@ -60,7 +60,7 @@ pub struct ChipDescription {
     pub channels_per_runlist: u32,
     /// Maximum number of address spaces of a channel group.
     pub subcontexts: u32,
-    /// Capability bytes of each copy engine.
+    /// Capability bytes of each copy engine on a runlist of its own.
     pub copy_capabilities: [u8; 2],
     /// Size of the buffer for the methods of a channel that faults.
     pub fault_method_buffer_bytes: u64,
@@ -251,6 +251,17 @@ impl ChipDescription {
         bits.fold(0, |bits, bit| bits | 1u128.checked_shl(bit).unwrap_or(0))
     }
 
+    /// Returns the capability bytes of copy engine `number`.
+    pub fn capabilities_of_copy(&self, number: u32) -> [u8; 2] {
+        let [first, second] = self.copy_capabilities;
+        let runlist = |kind| {
+            let engine = self.engines.iter().find(|engine| engine.kind == kind);
+            engine.map(|engine| engine.runlist)
+        };
+        let beside_graphics = runlist(EngineKind::Copy(number)) == runlist(EngineKind::Graphics);
+        [first | u8::from(beside_graphics), second]
+    }
+
     /// Returns the chip called `name`, if it is known.
     pub fn by_name(name: &str) -> Option<Self> {
         (name == "gh100").then(Self::gh100)
@@ -332,25 +343,27 @@ impl ChipDescription {
     }
 }
 
-/// Describes graphics and four copy engines, each with its own runlist. The numbers agree with one
-/// another; they were not read from hardware.
+/// Describes graphics and four copy engines, each with its own runlist, and two copy engines on the
+/// runlist of graphics, by which libcuda copies in its channels for compute. The numbers agree with
+/// one another; they were not read from hardware, where the last two come first.
 fn gh100_engines() -> Vec<Engine> {
     let kinds = [EngineKind::Graphics]
         .into_iter()
-        .chain((0..4).map(EngineKind::Copy));
+        .chain((0..6).map(EngineKind::Copy));
     (0..)
         .zip(kinds)
-        .map(|(index, kind)| Engine {
+        .map(|(index, kind)| (index, if index < 5 { index } else { 0 }, kind))
+        .map(|(index, runlist, kind)| Engine {
             kind,
-            runlist: index,
-            runlist_registers: 0x4a_0000 + index * 0x1000,
-            channel_registers: 0x60_0000 + index * 0x4000,
-            pbdma: index,
+            runlist,
+            runlist_registers: 0x4a_0000 + runlist * 0x1000,
+            channel_registers: 0x60_0000 + runlist * 0x4000,
+            pbdma: runlist,
             mmu_fault_id: match kind {
                 EngineKind::Graphics => 384,
                 EngineKind::Copy(n) => 43 + n,
             },
-            pbdma_fault_id: 32 + index,
+            pbdma_fault_id: 32 + runlist,
             vector_stall: 192 + index,
             vector_nonstall: index,
         })

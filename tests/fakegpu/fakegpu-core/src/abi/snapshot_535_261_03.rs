@@ -275,6 +275,7 @@ pub const ENGINE_INFO_TYPE_IS_HOST_DRIVEN_ENGINE: u32 = 0xc;
 pub const ENGINE_INFO_TYPE_RUNLIST_ENGINE_ID: u32 = 0xd;
 pub const ENGINE_INFO_TYPE_CHRAM_PRI_BASE: u32 = 0xe;
 pub const NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO: u32 = 0x20801803;
+pub const NV2080_CTRL_CMD_CE_GET_ALL_PHYSICAL_CAPS: u32 = 0x20802a0b;
 pub const NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK: u32 = 0x20802a02;
 pub const NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE: u32 = 0x20802a08;
 pub const NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS: u32 = 0x20802a07;
@@ -428,9 +429,16 @@ pub mod NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS {
     pub const ceEngineType: Field = Field::new(0, 4);
     pub const pceMask: Field = Field::new(0x4, 4);
 }
+pub mod NV2080_CTRL_CE_GET_ALL_CAPS_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x44;
+    pub const capsTbl: Array = Array::new(0, 2, 32);
+    pub const present: Field = Field::new(0x40, 4);
+}
 pub mod NV2080_CTRL_CE_GET_CAPS_V2_PARAMS {
     use super::*;
     pub const SIZE: usize = 0x8;
+    pub const ceEngineType: Field = Field::new(0, 4);
     pub const capsTbl: Array = Array::new(0x4, 1, 2);
 }
 pub mod NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS {
@@ -445,10 +453,14 @@ pub mod NV2080_CTRL_INTERNAL_GR_INFO {
     pub const data: Field = Field::new(0x4, 4);
 }
 pub const NV0080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT: u32 = 0x2c;
+pub const NV0080_CTRL_GR_INFO_INDEX_MAX_THREADS_PER_WARP: u32 = 0xe;
+pub const NV0080_CTRL_GR_INFO_INDEX_MAX_WARPS_PER_SM: u32 = 0xd;
 pub const NV0080_CTRL_GR_INFO_INDEX_SHADER_PIPE_COUNT: u32 = 0x7;
+pub const NV0080_CTRL_GR_INFO_INDEX_SHADER_PIPE_SUB_COUNT: u32 = 0x9;
 pub const NV0080_CTRL_GR_INFO_INDEX_SM_VERSION: u32 = 0xc;
 pub const NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS: u32 = 0x14;
 pub const NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC: u32 = 0x17;
+pub const NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_SM_PER_TPC: u32 = 0x20;
 pub mod NV2080_CTRL_INTERNAL_STATIC_GR_GET_FLOORSWEEPING_MASKS_PARAMS {
     use super::*;
     pub const SIZE: usize = 0x940;

@@ -7,7 +7,7 @@
 //! are cleared. The rest are answered from the description of the chip.
 
 use crate::abi::*;
-use crate::chip::ChipDescription;
+use crate::chip::{ChipDescription, EngineKind};
 use crate::gsp::{graphics, identity, tables};
 
 /// Controls whose parameters are pure output, where all zeros means "none".
@@ -95,6 +95,7 @@ fn fill(
         NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER => graphics::sm_order(chip, params),
         NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO => graphics::info(chip, params),
         NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK => physical_copy_engines(params),
+        NV2080_CTRL_CMD_CE_GET_ALL_PHYSICAL_CAPS => all_copy_capabilities(chip, params),
         NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS => copy_capabilities(chip, params),
         NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE => {
             use NV2080_CTRL_CE_GET_FAULT_METHOD_BUFFER_SIZE_PARAMS as P;
@@ -141,10 +142,27 @@ fn physical_copy_engines(params: &mut [u8]) -> Result<(), Malformed> {
 
 fn copy_capabilities(chip: &ChipDescription, params: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_CE_GET_CAPS_V2_PARAMS as P;
-    for (index, caps) in chip.copy_capabilities.into_iter().enumerate() {
+    let number = get_u32(params, P::ceEngineType)?.wrapping_sub(NV2080_ENGINE_TYPE_COPY0);
+    for (index, caps) in chip.capabilities_of_copy(number).into_iter().enumerate() {
         set(params, P::capsTbl.get(index), u64::from(caps))?;
     }
     Ok(())
+}
+
+/// Fills NV2080_CTRL_CMD_CE_GET_ALL_PHYSICAL_CAPS: which copy engines there are, and what each can.
+fn all_copy_capabilities(chip: &ChipDescription, params: &mut [u8]) -> Result<(), Malformed> {
+    use NV2080_CTRL_CE_GET_ALL_CAPS_PARAMS as P;
+    params.fill(0);
+    let mut present = 0;
+    for engine in &chip.engines {
+        let EngineKind::Copy(number) = engine.kind else {
+            continue;
+        };
+        let entry = P::capsTbl.get(number as usize);
+        set_bytes(params, entry, &chip.capabilities_of_copy(number))?;
+        present |= 1 << number;
+    }
+    set(params, P::present, present)
 }
 
 #[cfg(test)]

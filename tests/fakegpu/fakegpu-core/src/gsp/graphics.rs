@@ -30,6 +30,22 @@ pub(super) fn info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malform
             chip.tpcs_per_gpc.len() as u64,
         ),
         (
+            NV0080_CTRL_GR_INFO_INDEX_SHADER_PIPE_SUB_COUNT,
+            u64::from(chip.tpcs()),
+        ),
+        (
+            NV0080_CTRL_GR_INFO_INDEX_MAX_WARPS_PER_SM,
+            u64::from(chip.sm.warps),
+        ),
+        (
+            NV0080_CTRL_GR_INFO_INDEX_MAX_THREADS_PER_WARP,
+            u64::from(chip.sm.threads_per_warp),
+        ),
+        (
+            NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_SM_PER_TPC,
+            u64::from(chip.sms_per_tpc),
+        ),
+        (
             NV0080_CTRL_GR_INFO_INDEX_SM_VERSION,
             u64::from(chip.sm.version),
         ),

@@ -192,7 +192,12 @@ pub(super) fn device_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), 
     }
     set(out, P::numEntries, chip.engines.len() as u64)?;
     for (index, engine) in chip.engines.iter().enumerate() {
-        device_entry(engine, index, P::entries.get(index).offset(), out)?;
+        let before = chip.engines[..index].iter();
+        let on_runlist = before
+            .filter(|other| other.runlist == engine.runlist)
+            .count();
+        let entry = P::entries.get(index).offset();
+        device_entry(engine, index, on_runlist, entry, out)?;
     }
     Ok(())
 }
@@ -200,6 +205,7 @@ pub(super) fn device_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), 
 fn device_entry(
     engine: &Engine,
     index: usize,
+    on_runlist: usize,
     entry: usize,
     out: &mut [u8],
 ) -> Result<(), Malformed> {
@@ -231,7 +237,7 @@ fn device_entry(
         (ENGINE_INFO_TYPE_DEV_TYPE_ENUM, u64::from(kind)),
         (ENGINE_INFO_TYPE_INSTANCE_ID, u64::from(instance)),
         (ENGINE_INFO_TYPE_IS_HOST_DRIVEN_ENGINE, 1),
-        (ENGINE_INFO_TYPE_RUNLIST_ENGINE_ID, 0),
+        (ENGINE_INFO_TYPE_RUNLIST_ENGINE_ID, on_runlist as u64),
         (
             ENGINE_INFO_TYPE_RUNLIST_PRI_BASE,
             u64::from(engine.runlist_registers),
@@ -354,7 +360,7 @@ mod tests {
         assert_eq!(get(&out, GspStaticConfigInfo::fb_length), Ok(chip.fb_bytes));
         assert_eq!(
             get(&out, GspStaticConfigInfo::engineCaps.get(0)),
-            Ok(1 << 1 | 0xf << 9)
+            Ok(1 << 1 | 0x3f << 9)
         );
         let name = GspStaticConfigInfo::gpuNameString.offset();
         assert!(out[name..].starts_with(chip.marketing_name.as_bytes()));
@@ -371,7 +377,7 @@ mod tests {
                 &table,
                 NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS::numEntries
             ),
-            Ok(5)
+            Ok(7)
         );
         let mut table = vec![0; NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS::SIZE];
         interrupts(&chip, &mut table).unwrap();
@@ -380,7 +386,7 @@ mod tests {
                 &table,
                 NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS::tableLen
             ),
-            Ok(13)
+            Ok(15)
         );
     }
 
