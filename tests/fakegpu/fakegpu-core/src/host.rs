@@ -42,6 +42,8 @@ pub struct Host {
     unbound: Vec<PhysicalAddress>,
     /// The address space of a channel group or a context share.
     spaces: BTreeMap<ObjectKey, ObjectKey>,
+    /// The engines of channel groups.
+    engines: BTreeMap<ObjectKey, u32>,
     /// The numbers of context shares.
     subcontexts: BTreeMap<ObjectKey, u32>,
     /// Address spaces whose faults can be replayed.
@@ -175,11 +177,10 @@ impl Host {
     ) -> Result<(), Malformed> {
         match class {
             KEPLER_CHANNEL_GROUP_A => {
-                let handle = abi::get_u32(
-                    params,
-                    abi::NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::hVASpace,
-                )?;
-                self.name_space(objects, object, handle);
+                use abi::NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS as P;
+                self.name_space(objects, object, abi::get_u32(params, P::hVASpace)?);
+                let engine = abi::get_u32(params, P::engineType)?;
+                self.engines.insert(object, engine);
             }
             FERMI_CONTEXT_SHARE_A => {
                 use abi::NV_CTXSHARE_ALLOCATION_PARAMETERS as P;
@@ -196,7 +197,11 @@ impl Host {
             HOPPER_CHANNEL_GPFIFO_A | VOLTA_CHANNEL_GPFIFO_A => {
                 let space = self.space_of_channel(objects, object, parent, params)?;
                 let group = self.group_of_channel(objects, object, parent);
-                let channel = Channel::new(object, group, space, params)?;
+                let engine = match self.engines.get(&group) {
+                    Some(engine) => *engine,
+                    None => abi::get_u32(params, abi::NV_CHANNEL_ALLOC_PARAMS::engineType)?,
+                };
+                let channel = Channel::new(object, group, (engine, space), params)?;
                 log::info!("{:x?} is {object:x?} in {space:x?}", channel.id());
                 self.channels.insert(channel.id(), channel);
             }
@@ -213,6 +218,7 @@ impl Host {
             self.unbound.extend(self.page_directories.remove(object));
             self.spaces.remove(object);
             self.timeslices_ns.remove(object);
+            self.engines.remove(object);
             self.subcontexts.remove(object);
             self.replayable.remove(object);
         }

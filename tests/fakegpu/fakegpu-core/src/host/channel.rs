@@ -106,19 +106,18 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates the channel that `params` (NV_CHANNEL_ALLOC_PARAMS) describe.
+    /// Creates the channel of an engine that `params` (NV_CHANNEL_ALLOC_PARAMS) describe.
     ///
     /// # Errors
     /// [`Malformed`] if they are too short.
     pub fn new(
         object: ObjectKey,
         group: ObjectKey,
-        space: Space,
+        (engine, space): (u32, Space),
         params: &[u8],
     ) -> Result<Self, Malformed> {
         use abi::NV_CHANNEL_ALLOC_PARAMS as P;
         let flags = abi::get(params, P::flags)?;
-        let engine = abi::get_u32(params, P::engineType)?;
         Ok(Self {
             id: ChannelId {
                 runlist: runlist_of(engine),
