@@ -16,6 +16,7 @@ use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
 use crate::host::methods::Method;
 use crate::host::tpcs::{Demand, FULL_SPEED};
+use crate::kernels;
 use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
 use crate::touch::{Progress, Touch};
@@ -285,7 +286,10 @@ impl Compute {
             {
                 let blocks = (entry.count(), length_of(entry.kernel.program));
                 let mut running = Running::new(work.chip, work.now_ns, blocks, &entry.mask.0);
-                running.touch = Touch::read(work.memory, place, entry.kernel.program);
+                let memory = &*work.memory;
+                running.touch = Touch::read(memory, place, entry.kernel.program).or_else(|| {
+                    kernels::accesses(memory, place, &entry.kernel, &entry.blocks).map(Touch::new)
+                });
                 launch.insert(running);
             }
         }

@@ -31,6 +31,7 @@ pub mod gsp;
 pub mod host;
 pub mod intr;
 pub mod journal;
+pub mod kernels;
 pub mod memory;
 pub mod mmio;
 pub mod pci;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Executes the one kind of program that launches can have: a list of memory accesses.
+//! Executes what launches do in memory: a list of accesses. It stands at the program's address, or
+//! is what a kernel that is known does ([`kernels`](crate::kernels)).
 //!
 //! ```text
 //! program   "GCTTOUCH", u32 number of accesses (at most 64), u32 0, accesses
@@ -9,7 +10,7 @@
 //!
 //! An access touches a 64-bit word at each step of `stride` bytes. Kind 1 stores `value` plus the
 //! offset of the word. Kind 0 adds up the words, and stores the sum at the address `value`. The
-//! accesses of a program run side by side, each in its order, as warps do. A fault stalls one of
+//! accesses of a launch run side by side, each in its order, as warps do. A fault stalls one of
 //! them.
 
 use crate::faults::{Place, State, Ticket};
@@ -45,17 +46,48 @@ pub struct Touch {
     progress: Progress,
 }
 
+/// What an access does at each step.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Stores a 64-bit word: `value` plus the offset.
+    Store { value: u64 },
+    /// Adds a 64-bit word. The sum is stored at `into` in the end.
+    Sum { into: u64, sum: u64 },
+    /// Stores `value` in each 32-bit word of `length` bytes.
+    Fill { value: u32, length: u64 },
+    /// Copies `length` bytes from `from` plus the offset.
+    Copy { from: u64, length: u64 },
+}
+
+/// A loop over memory.
 #[derive(Debug)]
-struct Access {
+pub struct Access {
     va: u64,
     bytes: u64,
     stride: u64,
-    stores: bool,
-    value: u64,
+    kind: Kind,
     offset: u64,
-    sum: u64,
     done: bool,
     waits: Option<Ticket>,
+}
+
+/// An access failed.
+struct Failed {
+    fault: Fault,
+    write: bool,
+}
+
+/// The part of memory that one block's loop covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// All bytes, of all blocks.
+    pub bytes: u64,
+    /// Where the block begins.
+    pub first: u64,
+    /// Bytes of a step.
+    pub length: u64,
+    /// Bytes from one step to the next.
+    pub stride: u64,
 }
 
 impl Touch {
@@ -68,22 +100,29 @@ impl Touch {
         let count = word(8)?.min(ACCESSES_MAX);
         let accesses = (0..count).map(|index| {
             let field = |number: u64| word(HEAD_BYTES + index * ACCESS_BYTES + 8 * number);
+            let value = field(4)?;
+            let kind = match field(3)? {
+                STORE => Kind::Store { value },
+                _ => Kind::Sum {
+                    into: value,
+                    sum: 0,
+                },
+            };
             Some(Access {
-                va: field(0)?,
                 bytes: field(1)?,
                 stride: field(2)?.max(8),
-                stores: field(3)? == STORE,
-                value: field(4)?,
-                offset: 0,
-                sum: 0,
-                done: false,
-                waits: None,
+                ..Access::new(field(0)?, kind)
             })
         });
-        Some(Self {
-            accesses: accesses.collect::<Option<_>>()?,
+        Some(Self::new(accesses.collect::<Option<_>>()?))
+    }
+
+    /// Begins accesses.
+    pub fn new(accesses: Vec<Access>) -> Self {
+        Self {
+            accesses,
             progress: Progress::Unfinished,
-        })
+        }
     }
 
     /// Returns the progress of the last turn.
@@ -112,63 +151,108 @@ impl Touch {
 }
 
 impl Access {
+    fn new(va: u64, kind: Kind) -> Self {
+        Self {
+            va,
+            bytes: 0,
+            stride: 1,
+            kind,
+            offset: 0,
+            done: false,
+            waits: None,
+        }
+    }
+
+    fn of_block(va: u64, share: Share, kind: Kind) -> Self {
+        Self {
+            bytes: share.bytes,
+            stride: share.stride.max(1),
+            offset: share.first,
+            ..Self::new(va, kind)
+        }
+    }
+
+    /// Returns a block's share in filling memory at `va` with a value.
+    pub fn fill(va: u64, value: u32, share: Share) -> Self {
+        let length = share.length;
+        Self::of_block(va, share, Kind::Fill { value, length })
+    }
+
+    /// Returns a block's share in copying memory to `va`.
+    pub fn copy(va: u64, from: u64, share: Share) -> Self {
+        let length = share.length;
+        Self::of_block(va, share, Kind::Copy { from, length })
+    }
+
     fn advance(&mut self, work: &mut Work<'_>, place: &Place) -> Result<(), Fault> {
         while !self.done && work.methods > 0 {
-            let (va, write) = self.next();
             if let Some(ticket) = self.waits {
                 match work.replayable.state(ticket) {
                     State::Stalled => return Ok(()),
                     State::Replayed => self.waits = None,
-                    State::Cancelled => return Err(Fault { va }),
+                    State::Cancelled => {
+                        return Err(Fault {
+                            va: self.va.saturating_add(self.offset),
+                        })
+                    }
                 }
             }
             work.methods -= 1;
-            match self.step(work, place, va) {
-                Ok(()) => {}
-                Err(fault) => {
-                    let lack = place.space.lacks(work.memory, fault.va, write);
-                    if !place.replayable || lack.is_none() {
-                        return Err(fault);
-                    }
-                    self.waits = work.stall(place, fault.va, write);
-                    if self.waits.is_none() {
-                        // No more can stall. It is tried again in a later turn.
-                        return Ok(());
-                    }
+            if let Err(Failed { fault, write }) = self.step(work, place) {
+                let lack = place.space.lacks(work.memory, fault.va, write);
+                if !place.replayable || lack.is_none() {
+                    return Err(fault);
+                }
+                self.waits = work.stall(place, fault.va, write);
+                if self.waits.is_none() {
+                    // No more can stall. It is tried again in a later turn.
+                    return Ok(());
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns the address of the next word, and whether it is stored.
-    fn next(&self) -> (u64, bool) {
-        match self.offset < self.bytes {
-            true => (self.va.saturating_add(self.offset), self.stores),
-            // What is left to do is storing the sum.
-            false => (self.value, true),
-        }
-    }
-
-    fn step(&mut self, work: &mut Work<'_>, place: &Place, va: u64) -> Result<(), Fault> {
-        if self.offset >= self.bytes {
-            if !self.stores {
-                place
-                    .space
-                    .write(work.memory, va, &self.sum.to_le_bytes())?;
+    fn step(&mut self, work: &mut Work<'_>, place: &Place) -> Result<(), Failed> {
+        let (space, offset) = (place.space, self.offset);
+        let va = self.va.saturating_add(offset);
+        let read = |fault| Failed {
+            fault,
+            write: false,
+        };
+        let write = |fault| Failed { fault, write: true };
+        if offset >= self.bytes {
+            if let Kind::Sum { into, sum } = self.kind {
+                let stored = space.write(work.memory, into, &sum.to_le_bytes());
+                stored.map_err(write)?;
             }
             self.done = true;
             return Ok(());
         }
-        if self.stores {
-            let word = self.value.wrapping_add(self.offset);
-            place.space.write(work.memory, va, &word.to_le_bytes())?;
-        } else {
-            self.sum = self
-                .sum
-                .wrapping_add(place.space.read_u64(work.memory, va)?);
+        let part = |length: u64| usize::try_from(length.min(self.bytes - offset)).unwrap_or(0);
+        match &mut self.kind {
+            Kind::Store { value } => {
+                let word = value.wrapping_add(offset);
+                let stored = space.write(work.memory, va, &word.to_le_bytes());
+                stored.map_err(write)?;
+            }
+            Kind::Sum { sum, .. } => {
+                let word = space.read_u64(work.memory, va).map_err(read)?;
+                *sum = sum.wrapping_add(word);
+            }
+            Kind::Fill { value, length } => {
+                let mut bytes = value.to_le_bytes().repeat(part(*length).div_ceil(4));
+                bytes.truncate(part(*length));
+                space.write(work.memory, va, &bytes).map_err(write)?;
+            }
+            Kind::Copy { from, length } => {
+                let mut bytes = vec![0; part(*length)];
+                let from = from.saturating_add(offset);
+                space.read(work.memory, from, &mut bytes).map_err(read)?;
+                space.write(work.memory, va, &bytes).map_err(write)?;
+            }
         }
-        self.offset = self.offset.saturating_add(self.stride);
+        self.offset = offset.saturating_add(self.stride);
         Ok(())
     }
 }
