@@ -18,7 +18,7 @@ use gct_core::rmapi::{nv, Handle};
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-/// The names of one channel's objects. Dropping this frees the objects.
+/// The names of one channel's objects, 0 where there is none. Dropping this frees the objects.
 struct Names {
     client: Arc<Client>,
     parts: [Handle; Part::ALL.len()],
@@ -26,8 +26,16 @@ struct Names {
 
 impl Names {
     fn new(client: Arc<Client>) -> Self {
-        let parts = Part::ALL.map(|_| client.own.new_name());
+        let parts = [0; Part::ALL.len()];
         Self { client, parts }
+    }
+
+    /// Notes the name of a part that was made.
+    fn add(&mut self, part: Part, name: Handle) {
+        // CAST: a number below that of parts.
+        if let Some(slot) = self.parts.get_mut(part as usize) {
+            *slot = name;
+        }
     }
 
     fn of(&self, part: Part) -> Handle {
@@ -40,8 +48,20 @@ impl Names {
         [self.client.own.device(), self.of(part)]
     }
 
-    fn alloc(&self, part: Part, class: u32, params: Params) -> Result<(), Refused> {
-        self.client.own.alloc(self.below(part), class, params)
+    fn alloc(&mut self, part: Part, class: u32, params: Params) -> Result<(), Refused> {
+        let own = &self.client.own;
+        let name = own.new_name();
+        own.alloc([own.device(), name], class, params)?;
+        self.add(part, name);
+        Ok(())
+    }
+
+    /// Takes a name for an object of a tenant.
+    fn take(&mut self, part: Part, kind: Kind, tenant: [Handle; 2]) -> Result<(), Refused> {
+        let name = self.client.own.new_name();
+        self.client.own.take(name, kind, tenant)?;
+        self.add(part, name);
+        Ok(())
     }
 
     fn map(&self, part: Part, offset: u64, bytes: u64) -> Result<View, Refused> {
@@ -49,13 +69,12 @@ impl Names {
     }
 
     /// Allocates host memory, and maps it for the kernel and for the GPU.
-    fn place(&self, part: Part, bytes: u64, access: u32) -> Result<Placed, Refused> {
-        let own = &self.client.own;
-        let memory = Params::host_memory(own.client(), bytes);
+    fn place(&mut self, part: Part, bytes: u64, access: u32) -> Result<Placed, Refused> {
+        let memory = Params::host_memory(self.client.own.client(), bytes);
         self.alloc(part, nv::NV01_MEMORY_SYSTEM, memory)?;
         let view = self.map(part, 0, bytes)?;
         let names = [self.of(Part::Range), self.of(part)];
-        let address = own.map_gpu(names, bytes, access)?;
+        let address = self.client.own.map_gpu(names, bytes, access)?;
         Ok(Placed {
             view,
             address,
@@ -65,14 +84,18 @@ impl Names {
 
     /// Allocates the memory for a ring, copies and slots, and that of the progress word, in a
     /// tenant's address space.
-    fn arena(&self, tenant: Handle, home: &Home<'_>, waits: Waits) -> Result<[Placed; 2], Refused> {
+    fn arena(
+        &mut self,
+        tenant: Handle,
+        home: &Home<'_>,
+        waits: Waits,
+    ) -> Result<[Placed; 2], Refused> {
         if let Home::Rm(space) = home {
-            let name = self.of(Part::Space);
-            self.client.own.take(name, Kind::Space, [tenant, *space])?;
+            self.take(Part::Space, Kind::Space, [tenant, *space])?;
             let range = Params::range(self.of(Part::Space));
             self.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
         }
-        let place = |part, bytes, access| match home {
+        let mut place = |part, bytes, access| match home {
             Home::Rm(_) => self.place(part, bytes, access),
             Home::Uvm(space) => UvmMemory::place(space, bytes, access, waits),
         };
@@ -84,15 +107,14 @@ impl Names {
 
     /// Maps a part of a tenant's memory object.
     fn map_of_tenant<V: Mapped>(
-        &self,
+        &mut self,
         part: Part,
         tenant: Handle,
         place: Place,
         bytes: u64,
     ) -> Result<V, Refused> {
-        let (own, [device, name]) = (&self.client.own, self.below(part));
-        own.take(name, Kind::Memory, [tenant, place.memory])?;
-        map_place(own, [device, name], place.offset, bytes)
+        self.take(part, Kind::Memory, [tenant, place.memory])?;
+        map_place(&self.client.own, self.below(part), place.offset, bytes)
     }
 }
 
@@ -149,8 +171,8 @@ impl Drop for Shown {
 
 impl Drop for Names {
     fn drop(&mut self) {
-        for part in Part::ALL {
-            self.client.own.free(self.of(part));
+        for name in self.parts.into_iter().filter(|name| *name != 0) {
+            self.client.own.free(name);
         }
     }
 }
@@ -215,7 +237,7 @@ impl Kit {
         home: &Home<'_>,
         mailbox: &Mailbox,
     ) -> Result<Self, Refused> {
-        let names = Names::new(client);
+        let mut names = Names::new(client);
         let memory = Params::kernel_memory(names.client.own.client(), kit::PAGE);
         names.alloc(Part::Userd, nv::NV01_MEMORY_LOCAL_USER, memory)?;
         let userd = names.map(Part::Userd, 0, kit::PAGE)?;
@@ -248,7 +270,7 @@ impl Kit {
         home: &Home<'_>,
         covers: [Cover; 2],
     ) -> Result<Self, Refused> {
-        let names = Names::new(client);
+        let mut names = Names::new(client);
         let (tenant, mailbox) = (seen.client, &seen.mailbox);
         let [ring, progress] = names.arena(tenant, home, Waits::Briefly)?;
         let bytes = mailbox.ring_bytes();
