@@ -26,6 +26,7 @@ if [ "${1:-}" != demo ]; then
 	ci/setup-nvidia.sh "$NV_DEBIAN_VERSION"
 	ci/setup-linux.sh debug
 	ci/setup-prometheus.sh
+	ci/setup-cuda.sh
 	! can_run_kubernetes || ci/setup-kubernetes.sh
 	! can_chroot || ci/setup-chroot.sh
 fi

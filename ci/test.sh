@@ -19,6 +19,11 @@ if [ ${#jobs[@]} -eq 0 ]; then
 	need_space 8 "a test of everything"
 	jobs=(patches selftests gpu uvm host rm gctctl demo port kmod gate setup)
 	! long || jobs=(linux mutations rm-debug "${jobs[@]}")
+	if [ -e "$BUILD/cuda/root.tar" ]; then
+		jobs+=(cuda)
+	else
+		printf 'the job cuda needs packages that are not free software, and GCT_NONFREE is empty: left out\n'
+	fi
 	if can_run_kubernetes; then
 		jobs+=(kubernetes)
 	else
