@@ -4,7 +4,7 @@
 # Checks the patch series: text, exact application, reversal, that prefixes build
 # and, without gctgroup's sources, compile to the instructions of the driver that is
 # only ported to Linux 7.2, and what a hook costs while it is off. The first patch
-# and the whole series build always, the prefixes between them in `make test-long`.
+# and the whole series of one version build always, the others in `make test-long`.
 #
 #   [NV_SRC=DIR] ci/test-patches.sh [--no-build] [VERSION...]
 #
@@ -304,7 +304,10 @@ for version in "${versions[@]}"; do
 	for number in $(seq "$count"); do
 		test_case "$version: patches 1-$number apply exactly" stage_prefix "$version" "$number"
 		[ -n "$with_build" ] || continue
-		[ "$number" -eq 1 ] || [ "$number" -eq "$count" ] || long || continue
+		case $number:$version in
+		1:"$NV_SOURCE_VERSION" | "$count":"$NV_SOURCE_VERSION") ;;
+		*) long || continue ;;
+		esac
 		test_case "$version: patches 1-$number build" build_prefix "$version" "$number"
 		[ "$number" -eq 1 ] ||
 			test_case "$version: patches 1-$number without gctgroup are stock" \
