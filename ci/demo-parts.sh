@@ -5,6 +5,7 @@
 
 demo_version=${NV_VERSION:-$NV_SOURCE_VERSION}
 NV_VERSION=$demo_version KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' "$ROOT/ci/kmod.sh"
+. "$ROOT/ci/cuda-root.sh"
 need_tools
 need_guest_programs gctctl gct-selftest rm-client fakegpu-record
 need_firmware "$BUILD/firmware"
@@ -13,3 +14,7 @@ machine=(
 	--file "$GUEST_BIN/gctctl" "$GUEST_BIN/gct-selftest" "$GUEST_BIN/rm-tenant" "$GUEST_BIN/rm-launch"
 	"$GUEST_BIN/rm-managed" "$GUEST_BIN/fakegpu-record" "$FIRMWARE"
 )
+if has_cuda && [ "$demo_version" = "$NV_SOURCE_VERSION" ]; then
+	need_cuda "$BUILD/demo-cuda"
+	machine+=(--memory 2048 --file "${cuda_files[@]}")
+fi

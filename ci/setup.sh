@@ -22,11 +22,11 @@ restore_crates
 ci/setup-qemu.sh
 ci/setup-nvidia.sh "$NV_SOURCE_VERSION"
 ci/setup-linux.sh lean
+ci/setup-cuda.sh
 if [ "${1:-}" != demo ]; then
 	ci/setup-nvidia.sh "$NV_DEBIAN_VERSION"
 	ci/setup-linux.sh debug
 	ci/setup-prometheus.sh
-	ci/setup-cuda.sh
 	! can_run_kubernetes || ci/setup-kubernetes.sh
 	! can_chroot || ci/setup-chroot.sh
 fi

@@ -10,6 +10,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/cargo-store.sh"
 . "$ROOT/ci/chroot.sh"
+. "$ROOT/ci/cuda-root.sh"
 
 # The longest first, so that the lanes end together.
 jobs=("$@")
@@ -19,7 +20,7 @@ if [ ${#jobs[@]} -eq 0 ]; then
 	need_space 8 "a test of everything"
 	jobs=(patches selftests gpu uvm host rm gctctl demo port kmod gate setup)
 	! long || jobs=(linux mutations rm-debug "${jobs[@]}")
-	if [ -e "$BUILD/cuda/root.tar" ]; then
+	if has_cuda; then
 		jobs+=(cuda)
 	else
 		printf 'the job cuda needs packages that are not free software, and GCT_NONFREE is empty: left out\n'

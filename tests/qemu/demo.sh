@@ -119,12 +119,13 @@ if [ "$(modinfo_version)" = 535.261.03 ]; then
 	. /test/demo-work.sh
 	. /test/demo-memory.sh
 	. /test/demo-limits.sh
+	[ ! -e /root.tar ] || . /test/demo-cuda.sh
 else
 	title "7. Work"
 	say "The software GPU supports 535.261.03 only, so this version shows no work."
 fi
 
-title "10. Cleaning up"
+title "11. Cleaning up"
 kill $server $job
 wait
 shown "echo remove web >control"
