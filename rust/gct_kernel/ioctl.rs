@@ -282,11 +282,10 @@ fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Opti
             let asked = Asked {
                 client: call.client,
                 object: call.object,
+                number: mode.command(),
                 rule: Rule::Checked,
             };
-            let is_recorded = glue.owned.has_record(file);
-            let forbid = |state: &mut State<'_>| state.forbid(Some(file), is_recorded, &asked);
-            owned::is_owning().then(|| glue.locked(forbid).err())?
+            owned::is_owning().then(|| rules::forbid(glue, Some(file), &asked).err())?
         }
         Action::Alloc {
             class: Class::Debugger,

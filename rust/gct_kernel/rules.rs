@@ -5,9 +5,10 @@
 use crate::state::Glue;
 use crate::{owned, process};
 use gct_core::ids::FileId;
-use gct_core::rmapi::allow;
+use gct_core::rmapi::allow::{self, Asked};
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::{self, Action, Call};
+use kernel::prelude::*;
 
 /// Decides whether a rule forbids an ioctl ([`allow`]). While nobody is governed, none does. A lock
 /// is taken only for what would be refused.
@@ -27,8 +28,28 @@ pub(crate) fn obey(
     let Some(asked) = allow::refused(escape, bytes) else {
         return Ok(());
     };
+    forbid(glue, file, &asked)
+}
+
+/// Refuses what a rule forbids, to files for which the rules hold, and says so in the kernel's log.
+/// Of the refusals since boot the first is said, the second, the fourth, the eighth and so on: no
+/// tenant fills the log.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+pub(crate) fn forbid(glue: &Glue, file: Option<FileId>, asked: &Asked) -> Result<(), Status> {
     let is_recorded = file.is_some_and(|file| glue.owned.has_record(file));
-    glue.locked(|state| state.forbid(file, is_recorded, &asked))
+    let (answer, count) = glue.locked(|state| {
+        let answer = state.forbid(file, is_recorded, asked);
+        (answer, state.forbidden())
+    });
+    if answer.is_err() && count.is_power_of_two() {
+        let (number, rule) = (asked.number, asked.rule.name());
+        let process = process::current().tgid;
+        pr_notice!("control or class {number:#x} of process {process} is refused: {rule}\n");
+    }
+    answer
 }
 
 /// Decides whether a call duplicates what the driver has lent.

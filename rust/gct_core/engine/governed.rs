@@ -47,6 +47,11 @@ impl State<'_> {
         })
     }
 
+    /// Returns how many ioctls the rules have refused.
+    pub fn forbidden(&self) -> u64 {
+        self.failures.forbidden.0
+    }
+
     /// Returns whether the rules hold for a file that the driver does not record. O(GPUs).
     pub fn is_governed_file(&self, file: FileId) -> bool {
         let entangled = self.files.get(&file).is_some_and(|file| file.is_entangled);

@@ -208,7 +208,9 @@ pub struct Asked {
     pub client: Handle,
     /// The object that is controlled, or below which one is allocated.
     pub object: Handle,
-    /// The rule of the control or the class.
+    /// The number of the control or the class.
+    pub number: u32,
+    /// Its rule.
     pub rule: Rule,
 }
 
@@ -222,38 +224,38 @@ pub fn refused(escape: u32, bytes: &[u8]) -> Option<Asked> {
         u32::try_from(word(bytes)?).ok()
     };
     let has = |flags: usize, flag: u32| Some(number(flags)? & flag != 0);
-    let (client, object, rule) = match (escape, bytes.len()) {
-        (escape::CONTROL, nvos54::SIZE) => {
-            let rule = control(number(nvos54::COMMAND)?);
-            let is_read = matches!(rule, Rule::Followed | Rule::Checked);
-            let serialized = has(nvos54::FLAGS, nv::NVOS54_FLAGS_FINN_SERIALIZED)?;
-            let rule = if is_read && serialized {
-                Rule::Serialized
-            } else {
-                rule
-            };
-            (nvos54::CLIENT, nvos54::OBJECT, rule)
-        }
-        (escape::ALLOC, nvos64::SIZE) if has(nvos64::FLAGS, nv::NVOS64_FLAGS_FINN_SERIALIZED)? => {
-            (nvos64::ROOT, nvos64::PARENT, Rule::Serialized)
-        }
+    let [client, object, named] = match (escape, bytes.len()) {
+        (escape::CONTROL, nvos54::SIZE) => [nvos54::CLIENT, nvos54::OBJECT, nvos54::COMMAND],
         (escape::ALLOC, nvos21::SIZE | nvos64::SIZE) => {
-            let rule = class(number(nvos21::CLASS)?)?;
-            (nvos21::ROOT, nvos21::PARENT, rule)
+            [nvos21::ROOT, nvos21::PARENT, nvos21::CLASS]
         }
-        (escape::ALLOC_OBJECT, nvos05::SIZE) => {
-            let rule = class(number(nvos05::CLASS)?)?;
-            (nvos05::ROOT, nvos05::PARENT, rule)
-        }
-        (escape::ALLOC_MEMORY, nvos02_with_fd::SIZE) => {
-            let rule = class(number(nvos02_with_fd::CLASS)?)?;
-            (nvos02_with_fd::ROOT, nvos02_with_fd::PARENT, rule)
-        }
+        (escape::ALLOC_OBJECT, nvos05::SIZE) => [nvos05::ROOT, nvos05::PARENT, nvos05::CLASS],
+        (escape::ALLOC_MEMORY, nvos02_with_fd::SIZE) => [
+            nvos02_with_fd::ROOT,
+            nvos02_with_fd::PARENT,
+            nvos02_with_fd::CLASS,
+        ],
         _ => return None,
+    };
+    let named = number(named)?;
+    let rule = match (escape, bytes.len()) {
+        (escape::CONTROL, _) => match control(named) {
+            Rule::Followed | Rule::Checked
+                if has(nvos54::FLAGS, nv::NVOS54_FLAGS_FINN_SERIALIZED)? =>
+            {
+                Rule::Serialized
+            }
+            rule => rule,
+        },
+        (escape::ALLOC, nvos64::SIZE) if has(nvos64::FLAGS, nv::NVOS64_FLAGS_FINN_SERIALIZED)? => {
+            Rule::Serialized
+        }
+        _ => class(named)?,
     };
     rule.refuses().then_some(Asked {
         client: number(client)?,
         object: number(object)?,
+        number: named,
         rule,
     })
 }

@@ -20,13 +20,18 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns what a control with this number sets.
-    pub(super) const fn by_command(command: u32) -> Option<Self> {
-        match command {
-            nv::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE => Some(Self::Preemption),
-            nv::NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE => Some(Self::Partition),
-            _ => None,
+    /// Returns the number of the control that sets it.
+    pub const fn command(self) -> u32 {
+        match self {
+            Self::Preemption => nv::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
+            Self::Partition => nv::NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
         }
+    }
+
+    /// Returns what a control with this number sets.
+    pub(super) fn by_command(command: u32) -> Option<Self> {
+        let modes = [Self::Preemption, Self::Partition];
+        modes.into_iter().find(|mode| mode.command() == command)
     }
 
     /// Returns its parameters at a tenant's address, as far as they are read.

@@ -23,6 +23,7 @@ fn asked(rule: Rule) -> Asked {
         client: CLIENT as u32,
         // CAST: a small handle.
         object: CHANNEL as u32,
+        number: 0x2080_1102,
         rule,
     }
 }
