@@ -7,7 +7,7 @@
 . "$ROOT/ci/versions.sh"
 . "$ROOT/ci/demo-parts.sh"
 
-if ! "${machine[@]}" --quiet --timeout 600 --file "$ROOT/tests/qemu/demo-work.sh" \
+if ! "${machine[@]}" --quiet --timeout 900 --file "$ROOT/tests/qemu/demo-work.sh" \
 	"$ROOT/tests/qemu/demo-memory.sh" "$ROOT/tests/qemu/demo-limits.sh" \
 	"$ROOT/tests/qemu/demo-cuda.sh" --script "$ROOT/tests/qemu/demo.sh" "$@"; then
 	echo "demo: FAILED"
