@@ -47,7 +47,7 @@ pub(crate) fn forbid(glue: &Glue, file: Option<FileId>, asked: &Asked) -> Result
     if answer.is_err() && count.is_power_of_two() {
         let (number, rule) = (asked.number, asked.rule.name());
         let process = process::current().tgid;
-        pr_notice!("control or class {number:#x} of process {process} is refused: {rule}\n");
+        pr_info!("control or class {number:#x} of process {process} is refused: {rule}\n");
     }
     answer
 }
