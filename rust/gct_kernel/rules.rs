@@ -31,20 +31,19 @@ pub(crate) fn obey(
     forbid(glue, file, &asked)
 }
 
-/// Refuses what a rule forbids, to files for which the rules hold, and says so in the kernel's log.
-/// Of the refusals since boot the first is said, the second, the fourth, the eighth and so on: no
-/// tenant fills the log.
+/// Refuses what a rule forbids to files for which the rules hold. The kernel's log has some of the
+/// refusals ([`logs_refusal`](gct_core::state::State::logs_refusal)).
 ///
 /// # Errors
 ///
 /// The status with which the ioctl is refused.
 pub(crate) fn forbid(glue: &Glue, file: Option<FileId>, asked: &Asked) -> Result<(), Status> {
     let is_recorded = file.is_some_and(|file| glue.owned.has_record(file));
-    let (answer, count) = glue.locked(|state| {
+    let (answer, is_logged) = glue.locked(|state| {
         let answer = state.forbid(file, is_recorded, asked);
-        (answer, state.forbidden())
+        (answer, state.logs_refusal())
     });
-    if answer.is_err() && count.is_power_of_two() {
+    if answer.is_err() && is_logged {
         let (number, rule) = (asked.number, asked.rule.name());
         let process = process::current().tgid;
         pr_info!("control or class {number:#x} of process {process} is refused: {rule}\n");

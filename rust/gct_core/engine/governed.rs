@@ -47,9 +47,10 @@ impl State<'_> {
         })
     }
 
-    /// Returns how many ioctls the rules have refused.
-    pub fn forbidden(&self) -> u64 {
-        self.failures.forbidden.0
+    /// Returns whether the log is to have the last refusal. It has the first since boot, the
+    /// second, the fourth, the eighth and so on: no tenant fills it.
+    pub fn logs_refusal(&self) -> bool {
+        self.failures.forbidden.0.is_power_of_two()
     }
 
     /// Returns whether the rules hold for a file that the driver does not record. O(GPUs).

@@ -127,6 +127,18 @@ fn exports_and_imports_entangle() {
     assert!(state.is_governed_file(file));
 }
 
+#[test]
+fn a_thousand_refusals_are_few_lines_of_the_log() {
+    let mut world = World::new(FEATURES);
+    let (_, member) = world.web();
+    let is_logged = |_: &u32| {
+        assert!(world.forbids(member).is_some());
+        world.store.state().logs_refusal()
+    };
+    let logged: Vec<_> = (1..=1024).filter(is_logged).collect();
+    assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
+}
+
 /// A debugger of an unknown client, too: it may be on a file that is not followed.
 #[test]
 fn who_debugs_another_process_is_governed() {
