@@ -121,7 +121,6 @@ fn hash(memory: &PhysicalMemory, place: &Place, program: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gsp::objects::ObjectKey;
     use crate::memory::PhysicalAddress;
     use crate::testing::Bench;
     use crate::touch::{Progress, Touch};
@@ -134,19 +133,6 @@ mod tests {
     /// A grid of 4 blocks of 8 threads.
     const DIMENSIONS: [(u64, u64); 2] = [(BLOCK_DIM, 1 << 32 | 8), (8, 4 << 32 | 1)];
     const WORDS: u64 = 70;
-
-    fn place(bench: &Bench) -> Place {
-        Place {
-            channel: ObjectKey {
-                client: 1,
-                handle: 5,
-            },
-            instance: PhysicalAddress::video(0x7000),
-            subcontext: 0,
-            space: bench.space,
-            replayable: false,
-        }
-    }
 
     fn store(bench: &mut Bench, at: u64, word: u64) {
         bench
@@ -171,7 +157,7 @@ mod tests {
         for (at, word) in parameters.chain(DIMENSIONS) {
             store(&mut bench, BANK + at, word);
         }
-        let place = place(&bench);
+        let place = bench.place(false);
         let one = || Span::new(0, 1);
         let blocks = blocks.map(|(start, end)| Blocks {
             x: Span::new(start, end),
@@ -209,7 +195,7 @@ mod tests {
     #[test]
     fn code_ends_with_its_last_branch() {
         let mut bench = Bench::new();
-        let place = place(&bench);
+        let place = bench.place(false);
         let hash = |bench: &Bench| hash(&bench.memory, &place, bench.va(CODE));
         assert_eq!(hash(&bench), None);
         store(&mut bench, CODE, 5);

@@ -5,9 +5,10 @@
 use crate::abi;
 use crate::chip::{ChipDescription, Engine};
 use crate::copies::Copies;
-use crate::faults::Faults;
+use crate::faults::{Faults, Place};
 use crate::gmmu::AddressSpace;
 use crate::gpu::Gpu;
+use crate::gsp::objects::ObjectKey;
 use crate::host::execute::{ChannelFault, Work};
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
@@ -129,6 +130,20 @@ const VA_BASE: u64 = 7 << 29;
 const VA_READ_ONLY: u64 = 8 << 29;
 
 impl Bench {
+    /// Returns who accesses memory: a channel in the address space.
+    pub(crate) fn place(&self, replayable: bool) -> Place {
+        Place {
+            channel: ObjectKey {
+                client: 1,
+                handle: 5,
+            },
+            instance: PhysicalAddress::video(0x7000),
+            subcontext: 0,
+            space: self.space,
+            replayable,
+        }
+    }
+
     pub(crate) fn new() -> Self {
         let world = World::new();
         let chip = ChipDescription::gh100();

@@ -68,7 +68,8 @@ pub struct Access {
     kind: Kind,
     offset: u64,
     done: bool,
-    waits: Option<Ticket>,
+    /// What it waits for: the replay of a fault at an address.
+    waits: Option<(Ticket, u64)>,
 }
 
 /// An access failed.
@@ -186,15 +187,11 @@ impl Access {
 
     fn advance(&mut self, work: &mut Work<'_>, place: &Place) -> Result<(), Fault> {
         while !self.done && work.methods > 0 {
-            if let Some(ticket) = self.waits {
+            if let Some((ticket, va)) = self.waits {
                 match work.replayable.state(ticket) {
                     State::Stalled => return Ok(()),
                     State::Replayed => self.waits = None,
-                    State::Cancelled => {
-                        return Err(Fault {
-                            va: self.va.saturating_add(self.offset),
-                        })
-                    }
+                    State::Cancelled => return Err(Fault { va }),
                 }
             }
             work.methods -= 1;
@@ -203,7 +200,8 @@ impl Access {
                 if !place.replayable || lack.is_none() {
                     return Err(fault);
                 }
-                self.waits = work.stall(place, fault.va, write);
+                let ticket = work.stall(place, fault.va, write);
+                self.waits = ticket.map(|ticket| (ticket, fault.va));
                 if self.waits.is_none() {
                     // No more can stall. It is tried again in a later turn.
                     return Ok(());
@@ -261,7 +259,6 @@ impl Access {
 mod tests {
     use super::*;
     use crate::faults::{Kinds, Target};
-    use crate::gsp::objects::ObjectKey;
     use crate::memory::PhysicalAddress;
     use crate::testing::Bench;
 
@@ -273,16 +270,7 @@ mod tests {
 
     fn place(bench: &mut Bench, replayable: bool) -> Place {
         bench.replayable.register(vec![PhysicalAddress::system(0)]);
-        Place {
-            channel: ObjectKey {
-                client: 1,
-                handle: 5,
-            },
-            instance: PhysicalAddress::video(0x7000),
-            subcontext: 0,
-            space: bench.space,
-            replayable,
-        }
+        bench.place(replayable)
     }
 
     fn touch(bench: &mut Bench, place: &Place, accesses: &[[u64; 5]]) -> Touch {
