@@ -51,25 +51,20 @@ fn read(path: &str) -> Result<String, Stop> {
     text.map_err(|error| failed(format!("{path}: {error}")))
 }
 
-/// A group, removed on drop.
-struct Group(&'static str);
+/// The member's group, removed on drop.
+struct Group;
 
 impl Group {
-    /// Makes the member's group with these limits of the first GPU.
+    /// Makes the group with these limits of the first GPU.
     fn new(limits: &[(&str, &str)]) -> Result<Self, Stop> {
-        Self::named(NAME, limits)
-    }
-
-    /// Makes a group.
-    fn named(name: &'static str, limits: &[(&str, &str)]) -> Result<Self, Stop> {
         // The driver learns what limits a GPU can have from the GPU's first client.
         static STARTED: OnceLock<bool> = OnceLock::new();
         let started = STARTED.get_or_init(|| run("nvidia-smi").is_ok());
         holds("nvidia-smi runs", *started)?;
-        write("control", &format!("create {name}"))?;
-        let group = Self(name);
+        write("control", &format!("create {NAME}"))?;
+        let group = Self;
         for (file, value) in limits {
-            let written = write(&format!("{name}/0/{file}"), value);
+            let written = write(&format!("{NAME}/0/{file}"), value);
             written.map_err(|error| failed(format!("{file} = {value}: {error}")))?;
         }
         Ok(group)
@@ -77,7 +72,7 @@ impl Group {
 
     /// Returns the number of a key in `compute.stat` and the like.
     fn stat(&self, file: &str, key: &str) -> Result<u64, Stop> {
-        let text = read(&format!("{}/0/{file}", self.0))?;
+        let text = read(&format!("{NAME}/0/{file}"))?;
         let mut lines = text.lines();
         let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
         let value = value.and_then(|value| value.parse().ok());
@@ -87,8 +82,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Err(error) = write("control", &format!("remove {}", self.0)) {
-            println!("# {} stays: {error}", self.0);
+        if let Err(error) = write("control", &format!("remove {NAME}")) {
+            println!("# the group stays: {error}");
         }
     }
 }

@@ -319,7 +319,6 @@ fn module_is_loaded() -> Outcome {
     function(c"fill").map(drop)
 }
 
-/// Launches the kernel that stores `value` to all words of `buffer`.
 /// Launches the kernel that fills a buffer with a value.
 fn fill(kernel: Handle, buffer: &Buffer, value: u32, stream: Handle) -> Outcome {
     fill_words(kernel, buffer, (value, WORDS as u32), stream)
