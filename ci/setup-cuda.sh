@@ -4,7 +4,7 @@
 # Makes build/cuda/root.tar, the root file system of the job `cuda`: NVIDIA's libcuda, NVML,
 # nvidia-smi, compiler of PTX and MPS from Debian's non-free, with the C library that they need.
 # They are not free software: nothing of them is installed, committed or packaged. An empty
-# GCT_NONFREE= leaves them and the job out.
+# GCT_NONFREE= leaves out the packages, the job, and a part of the demo.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 . "$ROOT/ci/apt.sh"

@@ -23,7 +23,7 @@ if [ ${#jobs[@]} -eq 0 ]; then
 	if has_cuda; then
 		jobs+=(cuda)
 	else
-		printf 'the job cuda needs packages of Debian non-free, which the setup did not fetch: left out\n'
+		printf 'the job cuda needs packages of non-free, which the setup did not fetch: left out\n'
 	fi
 	if can_run_kubernetes; then
 		jobs+=(kubernetes)
