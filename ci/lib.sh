@@ -8,6 +8,7 @@
 #   content_key text-or-@file...     a short hash over the arguments
 #   record JOB PASSED FAILED         adds to the counts `make test` sums up
 #   long                             whether `make test-long` runs
+#   without_long                     prints the filter that leaves out what it alone runs
 
 set -euo pipefail
 
@@ -30,6 +31,12 @@ STORE=$(cd "$STORE" && pwd -P)
 # Returns whether every variant is to run, not only the tests that gate a commit.
 long() {
 	[ -n "${GCT_LONG:-}" ]
+}
+
+# without_long FILE: prints the filter that leaves out the tests named in FILE, a name or a part of
+# one in a line; nothing for `make test-long`.
+without_long() {
+	long || printf '!%s' "$(grep -v '^#' "$1" | grep . | paste -sd,)"
 }
 
 # Returns whether this machine lets the job kubernetes make what it needs: namespaces,

@@ -6,20 +6,21 @@
 # Compares the structures of tests/rm-client, of the core and of the glue with the headers
 # of each driver whose source is here, then runs rm-test in a machine with the patched driver
 # and two software GPUs. KERNEL is lean, the default, debug, or none: the headers alone.
-# FILTER chooses tests by a part of their name. The debug kernel runs all of them in eight
-# machines.
+# FILTER chooses tests by a part of their name. Without one, those that tests/rm-client/long names
+# run for `make test-long` only. The debug kernel runs all of them in eight machines.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
 JOB=${JOB:-rm}
 KERNEL=${1:-lean}
 FILTER=${2:-}
+SHORT=$(without_long "$ROOT/tests/rm-client/long")
 # The one driver that the software GPU has a firmware for.
 VERSION=$NV_SOURCE_VERSION
-# Fourteen minutes beside another job. KASAN and lockdep under emulation take several times as
-# long.
+# Twelve minutes beside another job, and twice as long for `make test-long`. KASAN and lockdep under
+# emulation take several times as long.
 SECONDS_MAX=1500
-[ "$KERNEL" = lean ] || SECONDS_MAX=1800
+[ "$KERNEL" = lean ] && ! long || SECONDS_MAX=3000
 
 OUT=$BUILD/$JOB
 
@@ -79,7 +80,7 @@ if [ "$KERNEL" = debug ] && [ -z "$FILTER" ]; then
 		machine "debug-$part" "$part/8"
 	done
 else
-	machine "$KERNEL" "$FILTER"
+	machine "$KERNEL" "${FILTER:-$SHORT}"
 fi
 # What the resource manager refuses, and which of them: sent.rs says the same.
 freezes=()
@@ -90,7 +91,7 @@ done
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:3:0x1b \
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
 # A GPU whose memory is full. Lockdep reports an order of locks of NVIDIA's driver then.
-[ -n "$FILTER" ] || [ "$KERNEL" != lean ] || machine lean-full "full full" --gpu-arg=--fb=768
+[ -n "$FILTER" ] || [ "$KERNEL" != lean ] || machine lean-full "full ${SHORT:-full}" --gpu-arg=--fb=768
 
 # many NAME FILTER: for `make test-long` alone, on the lean kernel.
 many() {
