@@ -70,8 +70,8 @@ impl Registration {
                 Err(error) if needs_new_start(&error, &[&self.folder]) => {
                     return Err(error).context(format!("{}: {NEW_START}", self.folder.display()));
                 }
-                // A kubelet that has never run has not made its folder.
-                Err(_) if !self.folder.exists() => {
+                // A kubelet that has never run has not made its folder. It may make it by now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.say(format!(
                         "waits for a kubelet to make {}",
                         self.folder.display()
