@@ -205,7 +205,7 @@ impl State<'_> {
     pub fn launch_terms(&self, file: FileId, rm_id: u32) -> Option<Terms> {
         let proc = self.files.get(&file)?.proc;
         let gpu = self.gpu_by_rm_id(rm_id)?;
-        let settings = self.effective(proc, gpu);
+        let settings = self.launch_settings(proc, gpu);
         Some(Terms {
             proc,
             owner: self.owner_of(proc),

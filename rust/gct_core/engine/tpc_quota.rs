@@ -20,6 +20,7 @@ use crate::iface::{File, Value};
 use crate::mask::TpcMask;
 use crate::policy::{size, tpc};
 use crate::records::Gpu;
+use crate::settings::Settings;
 use crate::state::State;
 use crate::topology::Topology;
 use crate::units::Sat;
@@ -46,6 +47,29 @@ impl State<'_> {
     pub fn reserved_on(&self, gpu: GpuId) -> TpcMask {
         let here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
         here.fold(TpcMask::EMPTY, |all, (_, pool)| all.or(&pool.reserved))
+    }
+
+    /// Returns the limits in force on the launches of a process on a GPU. If it may not steal, its
+    /// mask leaves out what is reserved for others, whether they have processes or not. A mask that
+    /// would be empty stays: then these processes decide when its launches may go.
+    pub fn launch_settings(&self, proc: ProcKey, gpu: GpuId) -> Settings {
+        let settings = self.effective(proc, gpu);
+        let own = self.reserved(self.owner_of(proc), gpu);
+        let own = own.or(&self.reserved(Owner::Proc(proc), gpu));
+        let others = match settings.tpc_steal {
+            true => TpcMask::EMPTY,
+            false => self.reserved_on(gpu).without(&own),
+        };
+        let mask = settings.tpc_mask;
+        let mask = mask.unwrap_or(*self.gpu_topology(gpu).existing());
+        let left = mask.without(&others);
+        match others.is_empty() || left.is_empty() {
+            true => settings,
+            false => Settings {
+                tpc_mask: Some(left),
+                ..settings
+            },
+        }
     }
 
     /// Returns the TPCs of a GPU that a process is shown if it asks now.

@@ -341,7 +341,7 @@ impl Tenants {
     pub(crate) fn publish(&mut self, state: &State<'_>, pending: bool) {
         let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
-            let settings = state.effective(tenant.proc, tenant.gpu);
+            let settings = state.launch_settings(tenant.proc, tenant.gpu);
             let share = state.share(tenant.proc, tenant.gpu);
             let limits = Limits::new(
                 &settings,

@@ -159,6 +159,36 @@ fn a_program_is_shown_what_guarantees_of_others_leave() {
     assert_eq!(after(a, File::TpcMask, "0-3"), 2, "b has the others");
 }
 
+/// Checks that `tpc.steal` 0 is a cap: what is reserved for others stays free, even while they have
+/// no processes.
+#[test]
+fn who_may_not_steal_has_nothing_that_others_reserved() {
+    let (mut world, [a, b, _]) = world_with_three_groups();
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let Scope::Pool(Owner::Group(group), _) = a else {
+        panic!("{a:?}");
+    };
+    world.store.state().member_moved(APP, Some(group)).unwrap();
+    let mut after = |pool, file_of, value: &str| {
+        assert_eq!(world.write(file_of, pool, value), Ok(()));
+        let terms = world.store.state().launch_terms(file, 1).unwrap();
+        let tpcs = terms.limits.allowed(&terms.topology);
+        assert_eq!(tpcs, terms.standing.allowed);
+        (tpcs == mask_of(TPCS), tpcs.and(&terms.standing.own), tpcs)
+    };
+    assert!(after(a, File::TpcQuota, "3").0);
+    assert!(after(b, File::TpcQuota, "4").0, "who may steal");
+    let (_, own, left) = after(a, File::TpcSteal, "0");
+    assert_eq!((own.count(), left.count()), (3, 6));
+    assert_eq!(after(b, File::TpcQuota, "7"), (false, own, own));
+    assert_eq!(after(a, File::TpcQuota, "none").2.count(), 3);
+    // A launch without any TPC would never start.
+    assert!(after(b, File::TpcQuota, "10").0);
+    assert_eq!(after(b, File::TpcQuota, "9").2.count(), 1);
+    assert!(after(a, File::TpcSteal, "1").0);
+}
+
 fn write_at_random(
     world: &mut World,
     pool: Scope,

@@ -2,7 +2,7 @@
 
 //! Tests that limits are those of a process, whatever files it opens, and end with it.
 
-use crate::gpus::session;
+use crate::gpus::{me, session};
 use crate::launch::recorder;
 use crate::limits::set;
 use crate::owned::{count, no_worker};
@@ -90,17 +90,19 @@ fn dead() -> Outcome {
     no_worker()
 }
 
-/// The TPCs of a quota are everybody's once the last process of their owner was killed, also for
-/// those who take no lent ones.
+/// The TPCs of a process's own quota are everybody's once it was killed, also for those who take no
+/// lent ones. Those of its group's quota stay reserved.
 fn dead_quota() -> Outcome {
     let [one, other] = groups()?;
-    set(ONE, QUOTA, "20")?;
+    set(ONE, QUOTA, "12")?;
     set(OTHER, "tpc.steal", "0")?;
-    let reserved = reserved(ONE)?;
     let recorder = recorder()?;
-    let mut owner = tenant(&one, PROGRAM_OF_ONE, |_, parent| parent.step())?;
+    let mut owner = tenant(&one, PROGRAM_OF_ONE, |_, parent| {
+        set(&me(), QUOTA, "20")?;
+        parent.step()
+    })?;
     let mut second = tenant(&other, PROGRAM_OF_OTHER, |tenant, parent| {
-        for _ in 0..2 {
+        for _ in 0..3 {
             tenant.launch(MILLISECOND);
             tenant.wait(0)?;
             parent.step()?;
@@ -108,13 +110,27 @@ fn dead_quota() -> Outcome {
         Ok(())
     })?;
     owner.next()?;
-    for (what, disabled) in [("reserved", reserved), ("free", [0; 8])] {
+    let of_group = reserved(ONE)?;
+    let mut of_both = reserved(&owner.pid().to_string())?;
+    for (word, of_group) in of_both.iter_mut().zip(of_group) {
+        *word |= of_group;
+    }
+    let steps = [
+        ("of both", of_both),
+        ("of the group", of_group),
+        ("free", [0; 8]),
+    ];
+    for (what, disabled) in steps {
         let mark = recorder.mark()?;
         second.next()?;
         let launches = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
         let masks: Vec<_> = launches.iter().map(Event::mask_words).collect();
         same(what, masks, vec![disabled.to_vec()])?;
-        owner.kill();
+        if what == "of both" {
+            owner.kill();
+        } else {
+            set(ONE, QUOTA, "none")?;
+        }
     }
     second.go()?;
     second.finish()?;
