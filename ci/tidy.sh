@@ -3,8 +3,8 @@
 #
 # Rules of the source that can be checked: a licence in every source file, no
 # stray white space, no file that grew too long, no lines that are too wide, no
-# left-over marks, shell scripts that parse. Prints each violation; exits with 1 if
-# there is one.
+# left-over marks, shell scripts that parse, pages that name what there is. Prints each
+# violation; exits with 1 if there is one.
 . "$(dirname "$0")/lib.sh"
 
 # A file longer than this does more than one thing.
@@ -77,6 +77,7 @@ while read -r file; do
 	*.sh | .ci/run) bash -n "$file" || violation "$file: does not parse" ;;
 	esac
 done < <(git ls-files)
+ci/pages.sh || violation "pages: names and links of what is not there"
 
 # A clone may hold a part of the history, or none.
 if git merge-base --is-ancestor $MESSAGES_SINCE HEAD 2>/dev/null; then
