@@ -33,7 +33,7 @@ git ls-files -z '*.rs' | xargs -0 awk '
 		if (FILENAME ~ /^tests\/(rm-client|selftests|cuda-client)\//) table = "software-GPU"
 		if (FILENAME ~ /^tests\/hw\//) table = "GPU"
 	}
-	/^[ \t]*#\[test\]/ { test = 1; next }
+	/^[ \t]*#\[(tokio::)?test[](]/ { test = 1; next }
 	test && match($0, /fn [a-z0-9_]+/) {
 		print area, substr($0, RSTART + 3, RLENGTH - 3)
 		test = 0
