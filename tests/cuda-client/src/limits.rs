@@ -6,6 +6,7 @@
 //! member before it opens a device. What the limits did is read from the tree, and from what the
 //! software GPU recorded.
 
+use crate::beside;
 use fakegpu_record::{Event, Recorder};
 use gct_core::mask::TpcMask;
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
@@ -28,15 +29,19 @@ pub(crate) const LIMITS: &[Test] = &[
     ("limits.no_memory", no_memory),
     ("limits.managed_memory", managed),
     ("limits.memory_info", memory_info),
+    ("beside.freeze", beside::freeze),
+    ("beside.kill", beside::kill),
+    ("beside.fault", beside::fault),
+    ("beside.no_memory", beside::no_memory),
 ];
 
 /// Where debugfs shows the tree.
-const ROOT: &str = "/sys/kernel/debug/gctgroup";
+pub(crate) const ROOT: &str = "/sys/kernel/debug/gctgroup";
 /// The member's group.
-const NAME: &str = "cuda";
+pub(crate) const NAME: &str = "cuda";
 
 /// Writes to a file of the tree in one `write`.
-fn write(path: &str, text: &str) -> io::Result<()> {
+pub(crate) fn write(path: &str, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .open(format!("{ROOT}/{path}"))?;
@@ -46,17 +51,17 @@ fn write(path: &str, text: &str) -> io::Result<()> {
     }
 }
 
-fn read(path: &str) -> Result<String, Stop> {
+pub(crate) fn read(path: &str) -> Result<String, Stop> {
     let text = fs::read_to_string(format!("{ROOT}/{path}"));
     text.map_err(|error| failed(format!("{path}: {error}")))
 }
 
 /// The member's group, removed on drop.
-struct Group;
+pub(crate) struct Group;
 
 impl Group {
     /// Makes the group with these limits of the first GPU.
-    fn new(limits: &[(&str, &str)]) -> Result<Self, Stop> {
+    pub(crate) fn new(limits: &[(&str, &str)]) -> Result<Self, Stop> {
         // The driver learns what limits a GPU can have from the GPU's first client.
         static STARTED: OnceLock<bool> = OnceLock::new();
         let started = STARTED.get_or_init(|| run("nvidia-smi").is_ok());
@@ -71,7 +76,7 @@ impl Group {
     }
 
     /// Returns the number of a key in `compute.stat` and the like.
-    fn stat(&self, file: &str, key: &str) -> Result<u64, Stop> {
+    pub(crate) fn stat(&self, file: &str, key: &str) -> Result<u64, Stop> {
         let text = read(&format!("{NAME}/0/{file}"))?;
         let mut lines = text.lines();
         let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
@@ -89,23 +94,23 @@ impl Drop for Group {
 }
 
 /// All steps that take little memory.
-const ALL: &str = "!large_memory,managed_beyond,long_launches";
+const ALL: &str = "!large_memory,managed_beyond,long_launches,rounds,wild_store";
 
 /// Runs a command of the shell. Returns what it prints.
-fn run(command: &str) -> Result<String, Stop> {
+pub(crate) fn run(command: &str) -> Result<String, Stop> {
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", command]).stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Runs the steps that a filter chooses in a new member of the group. Returns what it prints.
-fn member(steps: &str) -> Result<String, Stop> {
+pub(crate) fn member(steps: &str) -> Result<String, Stop> {
     let join = format!("echo $$ >{ROOT}/{NAME}/group.procs");
     run(&format!("{join} && exec cuda-client all '{steps}'"))
 }
 
 /// Checks that steps ran, and that all passed.
-fn passed(output: String) -> Outcome {
+pub(crate) fn passed(output: String) -> Outcome {
     if output.contains("\nok 1 ") && !output.contains("not ok") {
         return Ok(());
     }
@@ -117,7 +122,7 @@ fn passed(output: String) -> Outcome {
 }
 
 /// Runs steps in a new member of the group. All of them must pass.
-fn passes(steps: &str) -> Outcome {
+pub(crate) fn passes(steps: &str) -> Outcome {
     passed(member(steps)?)
 }
 
@@ -222,9 +227,11 @@ fn blocks(launch: &Event) -> u64 {
     launch.blocks.iter().map(of_box).sum()
 }
 
-/// Time slices, a weight and a cap let all steps pass.
+/// Time slices, a weight, a cap, a priority and a slip let all steps pass.
 fn time() -> Outcome {
     let limits = [
+        ("compute.priority", "12"),
+        ("slip.tpc", "5"),
         ("compute.timeslice", "1ms"),
         ("compute.weight", "50"),
         ("compute.max", "50ms 100ms"),

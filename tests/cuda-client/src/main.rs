@@ -7,6 +7,7 @@
 //! cuda-client limits [FILTER]    the same steps in members of groups with limits
 //! ```
 
+mod beside;
 mod driver;
 mod limits;
 mod steps;

@@ -5,8 +5,10 @@
 use crate::driver::{api, cu, DevicePointer, Handle};
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
 use std::ffi::{c_void, CStr};
+use std::mem::ManuallyDrop;
 use std::ptr::{addr_of_mut, null_mut};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The steps in their order.
 pub(crate) const STEPS: &[Test] = &[
@@ -27,6 +29,9 @@ pub(crate) const STEPS: &[Test] = &[
     ("launch", launch),
     ("long_launches", long_launches),
     ("graph", graph),
+    ("fork", fork),
+    ("rounds", rounds),
+    ("wild_store", wild_store),
     ("context_is_destroyed", context_is_destroyed),
 ];
 
@@ -397,6 +402,50 @@ fn graph() -> Outcome {
         cu!(cuStreamDestroy_v2(stream))?;
     }
     same("words", buffer.read()?, vec![3; WORDS]).map_err(short)
+}
+
+/// Launches after a child has closed all that it inherited.
+fn fork() -> Outcome {
+    let (kernel, buffer) = (function(c"fill")?, Buffer::new(BYTES)?);
+    // SAFETY: the child calls nothing but _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` is a place for a number.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    same("child", (waited == child, status), (true, 0))?;
+    fill(kernel, &buffer, 5, null_mut())?;
+    same("words", buffer.read()?, vec![5; WORDS]).map_err(short)
+}
+
+/// Launches once in each round, and says so when the launch has ended.
+fn rounds() -> Outcome {
+    let (kernel, buffer) = (function(c"fill")?, Buffer::new(BYTES)?);
+    for value in 0..60 {
+        fill(kernel, &buffer, value, null_mut())?;
+        // SAFETY: nothing is passed.
+        unsafe { cu!(cuCtxSynchronize())? };
+        println!("# round {value}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    same("words", buffer.read()?, vec![59; WORDS]).map_err(short)
+}
+
+/// Stores where there is no memory. The context is lost, and says so: by the error of the GPU's
+/// SMs, which the software GPU does not have, CUDA_ERROR_ILLEGAL_ADDRESS; without it the other.
+fn wild_store() -> Outcome {
+    let nowhere = ManuallyDrop::new(Buffer(0x5_0000_0000));
+    fill(function(c"fill")?, &nowhere, 1, null_mut())?;
+    // SAFETY: nothing is passed.
+    let outcome = unsafe { cu!(cuCtxSynchronize()) };
+    let expected = ["CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"];
+    match outcome {
+        Err(Stop::Failed(why)) if expected.iter().any(|error| why.contains(error)) => Ok(()),
+        other => Err(failed(format!("{other:?}"))),
+    }
 }
 
 fn context_is_destroyed() -> Outcome {
