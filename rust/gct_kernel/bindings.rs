@@ -246,6 +246,7 @@ unsafe extern "C" {
         space: *const gct_uvm_space,
     ) -> kernel::ffi::c_int;
     pub fn gct_uvm_gone(file: *mut kernel::ffi::c_void, number: u64, uuid: *const u8);
+    pub fn gct_uvm_is_lent(client: u32, memory: u32) -> kernel::ffi::c_int;
     pub fn gct_uvm_mapped(file: *mut kernel::ffi::c_void, mapping: *const gct_uvm_mapping);
     pub fn gct_uvm_unmapped(
         file: *mut kernel::ffi::c_void,

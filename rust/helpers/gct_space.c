@@ -106,5 +106,6 @@ EXPORT_SYMBOL_GPL(gct_uvm_release);
 
 EXPORT_SYMBOL_GPL(gct_uvm_registered);
 EXPORT_SYMBOL_GPL(gct_uvm_gone);
+EXPORT_SYMBOL_GPL(gct_uvm_is_lent);
 EXPORT_SYMBOL_GPL(gct_uvm_mapped);
 EXPORT_SYMBOL_GPL(gct_uvm_unmapped);

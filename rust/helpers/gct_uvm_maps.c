@@ -13,10 +13,14 @@
 NV_STATUS uvm_gct_map_external_allocation(UVM_MAP_EXTERNAL_ALLOCATION_PARAMS *params,
 					  struct file *filp)
 {
-	const NV_STATUS status = uvm_api_map_external_allocation(params, filp);
-	const struct gct_known *known = status == NV_OK ? gct_known_of(filp) : NULL;
+	const struct gct_known *known;
+	NV_STATUS status;
 	NvU64 i;
 
+	if (gct_uvm_is_lent(params->hClient, params->hMemory))
+		return NV_ERR_INSUFFICIENT_PERMISSIONS;
+	status = uvm_api_map_external_allocation(params, filp);
+	known = status == NV_OK ? gct_known_of(filp) : NULL;
 	for (i = 0; known && i < params->gpuAttributesCount; i++) {
 		struct gct_uvm_mapping mapping = {
 			.number = known->number,

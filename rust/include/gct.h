@@ -503,10 +503,13 @@ void gct_uvm_release(struct gct_uvm_holder *holder);
  *   mapped      memory, in the space of a GPU
  *   unmapped    addresses in the space of the GPU @uuid, or of all GPUs for NULL
  *
+ * is_lent returns whether the driver has lent @memory to @client: nobody may map it.
+ *
  * Context: process, may sleep; no lock of nvidia-uvm is held.
  */
 int gct_uvm_registered(void *file, const struct gct_uvm_space *space);
 void gct_uvm_gone(void *file, uint64_t number, const uint8_t *uuid);
+int gct_uvm_is_lent(uint32_t client, uint32_t memory);
 void gct_uvm_mapped(void *file, const struct gct_uvm_mapping *mapping);
 void gct_uvm_unmapped(void *file, uint64_t number, uint64_t address, uint64_t bytes,
 		      const uint8_t *uuid);

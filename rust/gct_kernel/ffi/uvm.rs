@@ -15,6 +15,7 @@ const _: () = assert!(size_of::<gct_uvm_mapping>() == 56);
 check_signatures!(
     gct_uvm_registered,
     gct_uvm_gone,
+    gct_uvm_is_lent,
     gct_uvm_mapped,
     gct_uvm_unmapped,
 );
@@ -47,6 +48,14 @@ unsafe extern "C" fn gct_uvm_gone(file: *mut c_void, number: u64, uuid: *const u
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
         owned::uvm::gone(&glue, file, number, uuid);
     }
+}
+
+/// Returns whether the driver has lent memory to a client.
+#[no_mangle]
+extern "C" fn gct_uvm_is_lent(client: u32, memory: u32) -> c_int {
+    glue()
+        .is_some_and(|glue| owned::is_lent(&glue, client, memory))
+        .into()
 }
 
 /// Records memory that nvidia-uvm has mapped.

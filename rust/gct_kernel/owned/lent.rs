@@ -9,7 +9,8 @@
 //! * It is random. What would tell it is a control of the tenant's client
 //!   (`NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE`), which waits for the file's `gct_lock`.
 //! * The resource manager reads all parameters of the ioctl from gctgroup's copy.
-//! * Whoever names it as the source of a duplicate or of a dma-buf is refused ([`is_lent`]).
+//! * Whoever names it as the source of a duplicate, of a dma-buf, or of a mapping of nvidia-uvm is
+//!   refused ([`is_lent`]).
 //! * The memory forbids users to map it for writing.
 
 use super::client::Refused;

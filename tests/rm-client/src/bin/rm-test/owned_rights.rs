@@ -9,11 +9,12 @@ use crate::limits::set;
 use crate::owned::{join, member, no_worker, NAME, OWNED};
 use crate::owned_atoms::{copy, open};
 use crate::owned_strict::STRICT;
+use crate::owned_uvm::uvm_session;
 use crate::process::Child;
 use crate::submit::{queue, release};
 use crate::tree::Group;
 use gct_core::owned::REAL_ENTRIES;
-use gct_ktap::{same, During, Outcome, Stop, Test};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -199,19 +200,22 @@ fn read() -> Outcome {
 enum Theft {
     /// Their name.
     Name,
-    /// The object, by another client.
+    /// The object, by another client or by an address space of nvidia-uvm.
     Object,
 }
 
-/// Asks for the names of device memory below the own device, and duplicates what is told, while
-/// channels are allocated.
+/// Asks for the names of device memory below the own device, and duplicates and maps what is told,
+/// while channels are allocated.
 fn lent(theft: Theft) -> Outcome {
     /// The number of device memory among the resource manager's own classes.
     const VIDEO_MEMORY: u32 = 0xed_948f;
+    /// Where nothing is mapped.
+    const MAPPINGS: u64 = 0x20_0000_0000;
     const CHANNELS: u32 = 40;
     let nothing = || Ok(());
     as_nobody(nothing, |()| {
-        let session = session(0)?;
+        let session = uvm_session()?;
+        let uvm = session.uvm().ok_or_else(|| failed("no UVM"))?;
         let other = Client::open()?;
         let thief = Gpu::open(&other, 0)?;
         let group = session.group(ENGINE)?;
@@ -228,9 +232,13 @@ fn lent(theft: Theft) -> Outcome {
             while !is_done.load(Ordering::Relaxed) {
                 let name: Handle = client.child_of(device, VIDEO_MEMORY).unwrap_or(0);
                 if name != 0 {
-                    told.fetch_add(1, Ordering::Relaxed);
-                    let taken = other.dup(thief.device(), client, name);
-                    stolen.fetch_add(u32::from(taken.is_ok()), Ordering::Relaxed);
+                    let before = told.fetch_add(1, Ordering::Relaxed);
+                    let at = MAPPINGS + u64::from(before) * PAGE;
+                    let taken = [
+                        other.dup(thief.device(), client, name).is_ok(),
+                        uvm.map(gpu, name, at, PAGE).is_ok(),
+                    ];
+                    stolen.fetch_add(taken.map(u32::from).iter().sum(), Ordering::Relaxed);
                 }
             }
         };
