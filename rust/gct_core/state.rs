@@ -52,6 +52,8 @@ pub(crate) struct Failures {
     pub(crate) charge: Sat<u64>,
     pub(crate) control: Sat<u64>,
     pub(crate) forbidden: Sat<u64>,
+    /// Of a daemon: answers that it could not send.
+    pub(crate) unanswered: Option<u64>,
 }
 
 /// The state of the core, while its lock is held.

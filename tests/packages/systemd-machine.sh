@@ -101,14 +101,14 @@ user() {
 	soon "systemd is process 1" is "$(cat /proc/1/comm)" systemd
 	soon "gctd runs" is "$(systemctl is-active gctd)" active
 	soon "it has the groups of the file" eval 'is "$(gctctl --user get train/0 gmem.limit)" 33554432'
-	soon "gctd has no capability" has gctd CapBnd 0000000000000000
+	soon "gctd has no capability but CAP_SYS_RESOURCE" has gctd CapBnd 0000000001000000
 	soon "and gains none" has gctd NoNewPrivs 1
 	soon "its system calls are filtered" has gctd Seccomp 2
 	soon "it has no network" own gctd net
 	soon "it sees the system read-only" refuses_writes gctd
 	soon "the exporter shows the tree" shows 'gctgroup_up{} 1'
 	soon "the exporter is another user's" eval '! has gct-exporter Uid "0	0	0	0"'
-	soon "it has no capability, either" has gct-exporter CapBnd 0000000000000000
+	soon "it has no capability" has gct-exporter CapBnd 0000000000000000
 	systemctl start serve
 	soon "a service is a member by its drop-in" member serve serve.service
 	soon "its program is refused memory beyond the limit" eval 'is "$(sed 1d /run/serve)" "512 MiB granted

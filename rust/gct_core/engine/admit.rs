@@ -289,6 +289,11 @@ impl State<'_> {
             pool.unbound = Some(count);
         }
     }
+
+    /// Sets how many answers a daemon could not send. Before that, `events` has no such line.
+    pub fn set_unanswered(&mut self, count: u64) {
+        self.failures.unanswered = Some(count);
+    }
 }
 
 /// Handle of charged memory, in a hidden space.

@@ -179,7 +179,10 @@ impl State<'_> {
         ] {
             show::stat_line(key, value, out)?;
         }
-        Ok(())
+        match failures.unanswered {
+            Some(count) => show::stat_line("unanswered", count, out),
+            None => Ok(()),
+        }
     }
 }
 

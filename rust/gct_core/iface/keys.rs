@@ -28,6 +28,9 @@ pub enum Source {
     /// A daemon whose processes enforce limits themselves, and answer
     /// ([`State::set_unbound`](crate::state::State::set_unbound)).
     Answers,
+    /// A daemon that answers processes
+    /// ([`State::set_unanswered`](crate::state::State::set_unanswered)).
+    Daemon,
     /// A daemon that divides memory by `gmem.low`
     /// ([`State::balance`](crate::state::State::balance)).
     Looks,
@@ -102,6 +105,12 @@ pub const KEYS: &[Key] = &[
         None,
         "Controls and classes that a rule refused to a governed process (controls.md).",
     ),
+    Key {
+        file: File::Events,
+        key: "unanswered",
+        source: Source::Daemon,
+        doc: "Requests of processes for shared memory that the daemon could not answer for want of something. They ask again.",
+    },
     key(
         File::GmemStat,
         "pinned",

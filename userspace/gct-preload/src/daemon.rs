@@ -233,10 +233,10 @@ impl Connected {
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
-        if renewed || (self.attached.is_empty() && self.link.connected()) {
-            self.slices.renew(&mut self.link);
+        if renewed {
             self.attached.clear();
         }
+        self.slices.find_gpus(&mut self.link);
         self.slices.follow(&mut self.link);
         let gpus = self.link.gpus().to_vec();
         gpus.iter().filter_map(|gpu| self.news(gpu)).collect()

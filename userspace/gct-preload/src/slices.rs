@@ -259,16 +259,24 @@ impl Slices {
         self.settle(client, object, link);
     }
 
-    /// Forgets all generations, because a new daemon has other pages. Looks up each group's GPU
-    /// again, so that every GPU with a remaining group is found.
-    pub(crate) fn renew(&mut self, link: &mut Link) {
-        self.taken.clear();
+    /// Looks up the GPU of each group that has no page of the present daemon: the daemon is new, or
+    /// could not give one before. Forgets all generations then, because pages are other ones.
+    pub(crate) fn find_gpus(&mut self, link: &mut Link) {
+        let mut found = false;
         for group in &mut self.groups {
+            let is_of = |gpu: &Arc<Gpu>| link.gpus().iter().any(|known| Arc::ptr_eq(known, gpu));
+            if group.gpu.as_ref().is_some_and(is_of) {
+                continue;
+            }
             if let Some(gpu) = link.gpu_of(group.client, group.object) {
                 group.gpu = Some(gpu);
+                found = true;
             }
         }
-        self.share(link);
+        if found {
+            self.taken.clear();
+            self.share(link);
+        }
     }
 
     /// Carries out new limits and acknowledges them to the daemon.

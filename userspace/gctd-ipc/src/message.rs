@@ -126,7 +126,8 @@ pub enum Request {
         paged: Paged,
     },
     /// Asks for the page of the GPU where an object lies. The reply is [`Reply::Page`] or
-    /// [`Reply::Error`]. The first reply has three descriptors: page, pulse, board.
+    /// [`Reply::Error`]. Until [`Request::PageMapped`] it has three descriptors: page, pulse,
+    /// board. The client has read all replies before it.
     OpenPage {
         /// The RM client of the object.
         client: u32,
@@ -141,7 +142,8 @@ pub enum Request {
         minor: u32,
     },
     /// Asks for the neighbours on a GPU where this connection has a page. The reply is
-    /// [`Reply::Peers`] with their pulses.
+    /// [`Reply::Peers`] with their pulses, or [`Reply::Error`]. The client has read all replies
+    /// before it.
     Peers {
         /// The N of `/dev/nvidiaN`.
         minor: u32,

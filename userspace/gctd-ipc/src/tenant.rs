@@ -363,7 +363,8 @@ impl Link {
     }
 
     /// Returns the GPU of an object, such as a channel group, and opens its pages at the first
-    /// call. Returns `None` without a daemon, or if the daemon does not know the object.
+    /// call. Returns `None` without a daemon, if the daemon does not know the object, or if either
+    /// side cannot have the descriptors now. The caller asks again.
     pub fn gpu_of(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
         let (reply, fds) = self.call(&Request::OpenPage { client, object })?;
         let Reply::Page { minor, slot } = reply else {
@@ -372,12 +373,7 @@ impl Link {
         if let Some(known) = self.gpus.iter().find(|known| known.minor == minor) {
             return Some(known.clone());
         }
-        let Some(gpu) = open_pages(minor, slot, &fds) else {
-            // The daemon sends the descriptors once. Only a new connection gets them again.
-            self.lose();
-            return None;
-        };
-        let gpu = Arc::new(gpu);
+        let gpu = Arc::new(open_pages(minor, slot, &fds)?);
         self.gpus.push(gpu.clone());
         self.call(&Request::PageMapped { minor })?;
         Some(gpu)
@@ -414,13 +410,16 @@ impl Link {
         }
     }
 
-    /// Returns the neighbours on a GPU; `None` without a daemon. The caller asks again when the
-    /// board's generation has grown.
+    /// Returns the neighbours on a GPU; `None` without a daemon, or if either side cannot have the
+    /// descriptors now. The caller asks again when the board's generation has grown.
     pub fn peers(&mut self, minor: u32) -> Option<Vec<Peer>> {
         let (reply, fds) = self.call(&Request::Peers { minor })?;
         let Reply::Peers(slots) = reply else {
             return None;
         };
+        if fds.len() != slots.len() {
+            return None;
+        }
         let peers = slots.into_iter().zip(fds).filter_map(|((slot, user), fd)| {
             let pulse = Shared::open_read_only(fd.as_fd()).ok()?;
             Some(Peer::new(slot, user, pulse))

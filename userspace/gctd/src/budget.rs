@@ -6,6 +6,7 @@
 //! |---|---|
 //! | connection | [`FDS_CONNECTION`], and [`FDS_PAGE`] for each GPU where it has a page |
 //! | process | [`FDS_WATCH`] |
+//! | descriptor that was sent | 1, until the peer has [read it](crate::wire) |
 //!
 //! A user may have as many of the descriptors for tenants as it leaves free for others, so at most
 //! half. A cgroup, whichever users its processes have, may have a third of what it leaves free, so
@@ -138,15 +139,12 @@ impl Budget {
         true
     }
 
-    /// Uncharges a connection with its pages.
-    pub(crate) fn disconnect(&mut self, account: &Account, pages: u64) {
+    /// Uncharges a connection.
+    pub(crate) fn disconnect(&mut self, account: &Account) {
         if let Some(key) = account.process {
             subtract(&mut self.processes, &key, 1);
         }
-        self.uncharge(
-            account,
-            FDS_CONNECTION.saturating_add(pages.saturating_mul(FDS_PAGE)),
-        );
+        self.uncharge(account, FDS_CONNECTION);
     }
 
     /// Charges descriptors. Returns `false`, and charges nothing, beyond a maximum.
@@ -221,7 +219,7 @@ mod tests {
             budget.connect(&Account::ADMIN),
             "administrators have descriptors of their own"
         );
-        budget.disconnect(&account(0, b"/a", 1), 0);
+        budget.disconnect(&account(0, b"/a", 1));
         assert_eq!(fill(&mut budget, 7, b"/f", 5 << 20), 78);
     }
 
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_uncharged_with_their_connection() {
+    fn what_is_uncharged_leaves_nothing() {
         let mut budget = Budget::new(1024);
         let one = account(1, b"/a", 1);
         assert!(budget.connect(&one));
@@ -268,7 +266,8 @@ mod tests {
             pages += 1;
         }
         assert_eq!(pages, (ALL / 4 - FDS_CONNECTION) / FDS_PAGE);
-        budget.disconnect(&one, pages);
+        budget.uncharge(&one, pages * FDS_PAGE);
+        budget.disconnect(&one);
         let empty = budget.users.is_empty() && budget.cgroups.is_empty();
         assert!(empty && budget.processes.is_empty() && budget.tenants == 0);
     }

@@ -2,28 +2,26 @@
 
 //! Serves the requests of one connection.
 
-use crate::budget::Account;
 use crate::daemon::{Daemon, OnDone, Session};
 use crate::errno::errno;
 use crate::peer::{Endpoint, Peer};
 use crate::shared::SharedDaemon;
+use crate::wire::{self, Wire};
 use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use gct_core::limits::WRITE_LEN_MAX;
 use gctd_ipc::message::{MemoryView, Reply, Request, CHUNK_BYTES};
-use gctd_ipc::{socket, VERSION};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use gctd_ipc::VERSION;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
-use rustix::net::SendFlags;
 use std::time::{Duration, Instant};
 
 /// A connection to one of the sockets.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: OwnedFd,
+    wire: Wire,
     endpoint: Endpoint,
     peer: Peer,
-    account: Account,
     greeted: bool,
     since: Instant,
     session: Option<Session>,
@@ -32,13 +30,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Takes over a socket. Its first message must be a greeting.
-    pub(crate) fn new(socket: OwnedFd, endpoint: Endpoint, peer: Peer, account: Account) -> Self {
+    /// Serves a wire. Its first message must be a greeting.
+    pub(crate) fn new(wire: Wire, endpoint: Endpoint, peer: Peer) -> Self {
         Self {
-            socket,
+            wire,
             endpoint,
             peer,
-            account,
             greeted: false,
             since: Instant::now(),
             session: None,
@@ -48,13 +45,13 @@ impl Connection {
 
     /// Returns the socket, for epoll and to receive requests.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.wire.socket()
     }
 
     /// Returns whether a process made this connection, as a tenant.
     pub(crate) fn is_of(&self, key: ProcKey) -> bool {
         let identity = self.peer.identity.as_ref();
-        self.endpoint == Endpoint::Tenants && identity.is_some_and(|identity| identity.key == key)
+        self.endpoint == Endpoint::Tenants && identity.is_ok_and(|identity| identity.key == key)
     }
 
     /// Returns whether the peer has not greeted yet.
@@ -69,15 +66,27 @@ impl Connection {
 
     /// Tells a child that holds the socket of its ended parent why it is not served.
     pub(crate) fn refuse_heir(&self) {
-        refuse(&self.socket, Error::NoProcess);
+        // A peer that has not read its replies does not get this one.
+        let _ = self.refuse(Error::NoProcess);
     }
 
-    /// Closes the session and uncharges the connection.
-    pub(crate) fn close(self, daemon: &mut Daemon) {
+    /// Returns whether the peer may have descriptors that it has not read.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.wire.is_unsettled()
+    }
+
+    /// Uncharges the descriptors that the peer has read.
+    pub(crate) fn settle(&mut self, daemon: &mut Daemon) {
+        self.wire.settle(&mut daemon.budget);
+    }
+
+    /// Closes the session and uncharges the connection. Returns what remains of it if the peer has
+    /// not read its descriptors.
+    pub(crate) fn close(self, epoll: &OwnedFd, daemon: &mut Daemon) -> Option<Wire> {
         let pages = self
             .session
             .map_or(0, |session| daemon.close_session(session));
-        daemon.budget.disconnect(&self.account, pages);
+        self.wire.close(pages, epoll, &mut daemon.budget)
     }
 
     /// Serves one request.
@@ -111,15 +120,15 @@ impl Connection {
     fn greet(&mut self, id: u64, version: u32, tenant: bool, daemon: &mut Daemon) -> Result<()> {
         let hello = Reply::Hello { version: VERSION };
         if version != VERSION {
-            self.send(&hello, &[])?;
+            self.wire.send(&hello)?;
             return Err(Errno::PROTO);
         }
         if tenant {
-            let identity = self.peer.identity.as_ref();
-            let identity = identity.filter(|_| self.endpoint == Endpoint::Tenants);
-            let outcome = match identity {
-                Some(identity) => daemon.open_session(id, identity, &self.account),
-                None => Err(Error::NoProcess),
+            let outcome = match (&self.peer.identity, self.endpoint) {
+                (Ok(identity), Endpoint::Tenants) => {
+                    daemon.open_session(id, identity, self.wire.account())
+                }
+                _ => Err(Error::NoProcess),
             };
             match outcome {
                 Ok(session) => self.session = Some(session),
@@ -130,21 +139,16 @@ impl Connection {
             }
         }
         self.greeted = true;
-        self.send(&hello, &[])
+        self.wire.send(&hello)
     }
 
     fn write(&self, path: &str, bytes: &[u8], daemon: &mut Daemon) -> Result<()> {
         // One byte beyond the maximum suffices for the parser to refuse the text.
         let bytes = bytes.get(..WRITE_LEN_MAX + 1).unwrap_or(bytes);
-        let socket = self.socket.try_clone().map_err(|_| Errno::MFILE)?;
-        let on_done = || -> OnDone {
-            Box::new(move |outcome| {
-                // Replies to a client that does not read them are dropped.
-                let _ = send(&socket, &written(outcome), &[]);
-            })
-        };
+        let later = self.wire.later()?;
+        let on_done = || -> OnDone { Box::new(move |outcome| later.send(&written(outcome))) };
         match daemon.write(path, bytes, self.peer.credentials, on_done) {
-            Some(outcome) => self.send(&written(outcome), &[]),
+            Some(outcome) => self.wire.send(&written(outcome)),
             None => Ok(()),
         }
     }
@@ -203,14 +207,16 @@ impl Connection {
             Request::PageMapped { minor } => {
                 daemon.page_mapped(session, minor).map(|()| Reply::Done)
             }
-            Request::OpenPage { client, object } => match daemon.open_page(session, client, object)
-            {
-                Ok(given) => {
-                    let (minor, slot) = (given.minor, given.slot);
-                    return send(&self.socket, &Reply::Page { minor, slot }, &given.fds);
+            Request::OpenPage { client, object } => {
+                let page = daemon.open_page(session, client, object);
+                match page {
+                    Ok(gpu) => {
+                        let sent = daemon.send_page(session, gpu, &mut self.wire);
+                        return self.answered(sent, daemon);
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
+            }
             Request::MemoryView { client, object } => {
                 let view = daemon.memory_view(session, client, object);
                 Ok(Reply::MemoryView(view.map(|view| MemoryView {
@@ -223,20 +229,31 @@ impl Connection {
                 tpcs.map(|tpcs| Reply::DependableTpcs(*tpcs.words()))
             }
             Request::Peers { minor } => {
-                let (slots, fds): (_, Vec<BorrowedFd<'_>>) =
-                    daemon.neighbours(session, minor).into_iter().unzip();
-                return send(&self.socket, &Reply::Peers(slots), &fds);
+                let sent = daemon.send_neighbours(session, minor, &mut self.wire);
+                return self.answered(sent, daemon);
             }
             _ => return Err(Errno::PROTO),
         };
         match outcome {
-            Ok(reply) => self.send(&reply, &[]),
+            Ok(reply) => self.wire.send(&reply),
             Err(error) => self.refuse(error),
         }
     }
 
+    /// Tells the client when an answer with descriptors could not be sent, so that it asks again.
+    /// What was charged and published for it stays.
+    fn answered(&self, sent: Result<()>, daemon: &mut Daemon) -> Result<()> {
+        match sent {
+            Err(error @ (Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC)) => {
+                daemon.could_not_answer(error);
+                self.wire.send(&error_reply(error))
+            }
+            other => other,
+        }
+    }
+
     fn refuse(&self, error: Error) -> Result<()> {
-        self.send(&error_reply(errno(error)), &[])
+        self.wire.send(&error_reply(errno(error)))
     }
 
     fn text(&mut self, outcome: Result<String>) -> Result<()> {
@@ -245,7 +262,7 @@ impl Connection {
                 self.text = text.into_bytes();
                 self.chunk()
             }
-            Err(errno) => self.send(&error_reply(errno), &[]),
+            Err(errno) => self.wire.send(&error_reply(errno)),
         }
     }
 
@@ -253,24 +270,14 @@ impl Connection {
         let rest = self.text.split_off(self.text.len().min(CHUNK_BYTES));
         let bytes = core::mem::replace(&mut self.text, rest);
         let more = !self.text.is_empty();
-        self.send(&Reply::Text { bytes, more }, &[])
+        self.wire.send(&Reply::Text { bytes, more })
     }
-
-    fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Result<()> {
-        send(&self.socket, reply, fds)
-    }
-}
-
-/// Sends without blocking. A client that does not read its replies gets `EAGAIN` here, and its
-/// connection is closed.
-fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Result<()> {
-    socket::send(socket.as_fd(), reply, fds, SendFlags::DONTWAIT)
 }
 
 /// Tells a peer why it is not served.
 pub(crate) fn refuse(socket: &OwnedFd, error: Error) {
     // A peer that has not read its replies does not get this one.
-    let _ = send(socket, &error_reply(errno(error)), &[]);
+    let _ = wire::send(socket, &error_reply(errno(error)), &[]);
 }
 
 fn error_reply(errno: Errno) -> Reply {

@@ -15,6 +15,7 @@ mod pages;
 mod pending;
 mod requests;
 mod sessions;
+mod unanswered;
 mod watches;
 
 pub(crate) use pending::OnDone;
@@ -45,6 +46,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use unanswered::Unanswered;
 use watches::Watches;
 
 /// Time between two looks for an answer of the resource manager.
@@ -62,6 +64,7 @@ pub(crate) struct Daemon {
     balances: Balances,
     clocks: Clocks,
     pub(crate) budget: Budget,
+    unanswered: Unanswered,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
     /// The directory of the results of `gctctl selftest`.
@@ -107,6 +110,7 @@ impl Daemon {
             balances: Balances::new()?,
             clocks: Clocks::new(options.clocks)?,
             budget: Budget::new(fds),
+            unanswered: Unanswered::default(),
             gpus: options.gpus.clone(),
             selftest_directory: options.selftests.clone(),
             selftests: HashMap::new(),
@@ -119,6 +123,7 @@ impl Daemon {
             joined: HashMap::new(),
             watches: Watches::new(epoll),
         };
+        daemon.show_unanswered();
         daemon.find_gpus();
         Ok(daemon)
     }

@@ -28,6 +28,7 @@ mod tenants;
 pub mod testing;
 mod timer;
 mod tree;
+mod wire;
 
 pub use fuse::Mount;
 pub use options::Options;

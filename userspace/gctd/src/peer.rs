@@ -6,6 +6,7 @@
 //! ended and the kernel has reused the pid. A pidfd (`SO_PEERPIDFD`) does.
 
 use crate::process;
+use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -68,8 +69,9 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) credentials: Credentials,
-    /// `None` if it has ended, or has no pid in the daemon's pid namespace.
-    pub(crate) identity: Option<Identity>,
+    /// [`Error::NoProcess`] if it has ended, or has no pid in the daemon's pid namespace,
+    /// [`Error::NoSpace`] if the daemon cannot look.
+    pub(crate) identity: Result<Identity, Error>,
 }
 
 impl Peer {
@@ -93,7 +95,7 @@ impl Peer {
 }
 
 /// Identifies a peer by its pid and start time, read while its pidfd says that it lives.
-fn identify(socket: BorrowedFd<'_>, credentials: Credentials) -> Option<Identity> {
+fn identify(socket: BorrowedFd<'_>, credentials: Credentials) -> Result<Identity, Error> {
     let pidfd = match option(socket, SO_PEERPIDFD, -1) {
         Ok(fd) => {
             let fd: libc::c_int = fd;
@@ -101,21 +103,29 @@ fn identify(socket: BorrowedFd<'_>, credentials: Credentials) -> Option<Identity
             unsafe { OwnedFd::from_raw_fd(fd) }
         }
         Err(Errno::NOPROTOOPT) => open_pid(credentials)?,
-        Err(_) => return None,
+        Err(error) => return Err(meaning(error)),
     };
     let key = process::find(credentials.pid)?.key;
     let identity = Identity { key, pidfd };
-    identity.lives().then_some(identity)
+    identity.lives().then_some(identity).ok_or(Error::NoProcess)
+}
+
+/// Returns whether a process has ended, or the daemon has no descriptor or memory for it.
+pub(crate) fn meaning(error: Errno) -> Error {
+    match error {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Error::NoSpace,
+        _ => Error::NoProcess,
+    }
 }
 
 /// Opens a peer by its pid, on a kernel without `SO_PEERPIDFD`. If the kernel has reused the pid,
 /// the new process must at least belong to the same user.
-fn open_pid(credentials: Credentials) -> Option<OwnedFd> {
-    let pid = i32::try_from(credentials.pid)
-        .ok()
-        .and_then(Pid::from_raw)?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    (process::user(credentials.pid)? == credentials.uid).then_some(pidfd)
+fn open_pid(credentials: Credentials) -> Result<OwnedFd, Error> {
+    let pid = i32::try_from(credentials.pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(Error::NoProcess)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(meaning)?;
+    let same = process::user(credentials.pid)? == credentials.uid;
+    same.then_some(pidfd).ok_or(Error::NoProcess)
 }
 
 /// Reads a socket option.
@@ -166,13 +176,14 @@ mod tests {
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
         };
-        assert!(open_pid(own).is_some());
+        assert!(open_pid(own).is_ok());
         let other = Credentials {
             uid: own.uid + 1,
             ..own
         };
-        assert!(open_pid(other).is_none());
-        assert!(open_pid(Credentials { pid: 0, ..own }).is_none());
+        let of = |credentials| open_pid(credentials).err();
+        assert_eq!(of(other), Some(Error::NoProcess));
+        assert_eq!(of(Credentials { pid: 0, ..own }), Some(Error::NoProcess));
     }
 
     #[test]

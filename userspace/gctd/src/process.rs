@@ -2,8 +2,10 @@
 
 //! Reads the properties of a process from /proc.
 
+use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use std::fs;
+use std::io::{self, ErrorKind};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -25,19 +27,46 @@ pub(crate) fn tick_ns() -> u64 {
 }
 
 /// Returns the process of a pid, which may be the pid of one of its threads.
-pub(crate) fn find(pid: u32) -> Option<Process> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    let tgid: u32 = line.trim().parse().ok()?;
-    let stat = fs::read(format!("/proc/{tgid}/stat")).ok()?;
-    let (parent, ticks) = parse(&stat)?;
-    Some(Process {
+///
+/// # Errors
+///
+/// [`Error::NoProcess`] if it has ended, [`Error::NoSpace`] if the daemon cannot look.
+pub(crate) fn find(pid: u32) -> Result<Process, Error> {
+    let tgid = number(&read(&format!("/proc/{pid}/status"))?, "Tgid:", 0)?;
+    let stat = read(&format!("/proc/{tgid}/stat"))?;
+    let (parent, ticks) = parse(&stat).ok_or(Error::NoProcess)?;
+    let start_time_ns = ticks.checked_mul(tick_ns()).ok_or(Error::NoProcess)?;
+    Ok(Process {
         key: ProcKey {
             tgid,
-            start_time_ns: ticks.checked_mul(tick_ns())?,
+            start_time_ns,
         },
         parent,
     })
+}
+
+/// Reads a file of a process.
+fn read(path: &str) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(|error| meaning(&error))
+}
+
+/// Returns whether a process has ended, or the daemon cannot look, such as for want of a
+/// descriptor. A process that it cannot see must not lose its limits.
+fn meaning(error: &io::Error) -> Error {
+    match (error.kind(), error.raw_os_error()) {
+        (ErrorKind::NotFound, _) | (_, Some(libc::ESRCH)) => Error::NoProcess,
+        _ => Error::NoSpace,
+    }
+}
+
+/// Returns a number in a line of a `status` file. The name of the process in it may be any bytes.
+fn number(status: &[u8], line: &str, at: usize) -> Result<u32, Error> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let line = lines.find_map(|found| found.strip_prefix(line.as_bytes()));
+    let text = line.and_then(|line| std::str::from_utf8(line).ok());
+    let word = text.and_then(|text| text.split_ascii_whitespace().nth(at));
+    word.and_then(|word| word.parse().ok())
+        .ok_or(Error::NoProcess)
 }
 
 /// Parses parent and start time from a `stat` file. The name in it may contain any byte, brackets
@@ -55,19 +84,24 @@ fn parse(stat: &[u8]) -> Option<(u32, u64)> {
 }
 
 /// Returns the effective uid of a process.
-pub(crate) fn user(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().nth(1)?.parse().ok()
+///
+/// # Errors
+///
+/// Those of [`find`].
+pub(crate) fn user(pid: u32) -> Result<u32, Error> {
+    number(&read(&format!("/proc/{pid}/status"))?, "Uid:", 1)
 }
 
 /// Returns the cgroup v2 path of a process; empty if it has none.
-pub(crate) fn cgroup(pid: u32) -> Vec<u8> {
-    let text = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    text.split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"0::"))
-        .unwrap_or_default()
-        .to_vec()
+///
+/// # Errors
+///
+/// Those of [`find`].
+pub(crate) fn cgroup(pid: u32) -> Result<Vec<u8>, Error> {
+    let text = read(&format!("/proc/{pid}/cgroup"))?;
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let path = lines.find_map(|line| line.strip_prefix(b"0::"));
+    Ok(path.unwrap_or_default().to_vec())
 }
 
 /// Returns the time since boot in nanoseconds, on the clock of start times.
@@ -99,7 +133,7 @@ mod tests {
             let tid = rustix::thread::gettid();
             find(u32::try_from(tid.as_raw_nonzero().get()).unwrap())
         });
-        assert_eq!(thread.join().unwrap(), Some(own));
-        assert_eq!(find(u32::MAX), None);
+        assert_eq!(thread.join().unwrap(), Ok(own));
+        assert_eq!(find(u32::MAX), Err(Error::NoProcess));
     }
 }

@@ -11,6 +11,7 @@ use crate::peer::{Endpoint, Peer};
 use crate::process;
 use crate::shared::SharedDaemon;
 use crate::timer::Timer;
+use crate::wire::Wire;
 use gct_core::error::Error;
 use gctd_ipc::message::MESSAGE_BYTES_MAX;
 use gctd_ipc::socket;
@@ -43,15 +44,15 @@ const LOOKS_TIMER: u64 = 5;
 const LOWERINGS_TIMER: u64 = 6;
 const BALANCES_TIMER: u64 = 7;
 const CLOCKS_TIMER: u64 = 8;
-const GREETINGS_TIMER: u64 = 9;
+const CONNECTIONS_TIMER: u64 = 9;
 const ANSWERS_TIMER: u64 = 10;
 const FIRST_CONNECTION: u64 = 11;
 
 /// Time for the first message of a connection, which a client sends at once.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 
-/// The interval of looks at connections that have not greeted.
-const GREETINGS_LOOK: Duration = Duration::from_secs(1);
+/// The interval of looks at connections that have not greeted, or not read descriptors.
+const CONNECTIONS_LOOK: Duration = Duration::from_secs(1);
 
 /// A listening daemon.
 #[derive(Debug)]
@@ -61,12 +62,14 @@ pub struct Server {
     listeners: Listeners,
     /// Expires when connections may be accepted again.
     accept_timer: Timer,
-    /// Expires again and again while `greetings_due`.
-    greetings_timer: Timer,
-    /// Whether a connection may not have greeted.
-    greetings_due: bool,
+    /// Expires again and again while `looks_due`.
+    connections_timer: Timer,
+    /// Whether a connection may not have greeted, or not read descriptors.
+    looks_due: bool,
     stop: Arc<OwnedFd>,
     connections: HashMap<u64, Connection>,
+    /// What remains of connections that were closed before the peer had read its descriptors.
+    unread: Vec<Wire>,
     last_id: u64,
     packet: Vec<u8>,
 }
@@ -100,7 +103,7 @@ impl Server {
         let listeners = Listeners::open(&options.directory)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let accept_timer = Timer::new()?;
-        let greetings_timer = Timer::new()?;
+        let connections_timer = Timer::new()?;
         let daemon = Daemon::new(options, fds, epoll.clone(), seeds()?)?;
         for (fd, event) in [
             (listeners.tenants(), TENANTS),
@@ -113,7 +116,7 @@ impl Server {
             (daemon.clocks_timer(), CLOCKS_TIMER),
             (daemon.answers_timer(), ANSWERS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
-            (greetings_timer.as_fd(), GREETINGS_TIMER),
+            (connections_timer.as_fd(), CONNECTIONS_TIMER),
         ] {
             add(&epoll, fd, event)?;
         }
@@ -122,10 +125,11 @@ impl Server {
             epoll,
             listeners,
             accept_timer,
-            greetings_timer,
-            greetings_due: false,
+            connections_timer,
+            looks_due: false,
             stop,
             connections: HashMap::new(),
+            unread: Vec::new(),
             last_id: FIRST_CONNECTION,
             packet: vec![0; MESSAGE_BYTES_MAX],
         })
@@ -173,7 +177,7 @@ impl Server {
                     CLOCKS_TIMER => self.daemon.lock().look_at_clocks(),
                     ANSWERS_TIMER => self.daemon.lock().look_at_answers(),
                     ACCEPT_TIMER => self.resume_accepting(),
-                    GREETINGS_TIMER => self.look_at_greetings(),
+                    CONNECTIONS_TIMER => self.look_at_connections(),
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),
                 }
@@ -205,13 +209,11 @@ impl Server {
         };
         self.last_id += 1;
         if add(&self.epoll, socket.as_fd(), self.last_id).is_err() {
-            return self.daemon.lock().budget.disconnect(&account, 0);
+            return self.daemon.lock().budget.disconnect(&account);
         }
-        let connection = Connection::new(socket, endpoint, peer, account);
+        let connection = Connection::new(Wire::new(socket, account), endpoint, peer);
         self.connections.insert(self.last_id, connection);
-        if !core::mem::replace(&mut self.greetings_due, true) {
-            self.greetings_timer.every(GREETINGS_LOOK);
-        }
+        self.look_soon();
     }
 
     /// Charges a new connection, and watches the process of a tenant's: it holds descriptors for
@@ -225,8 +227,8 @@ impl Server {
             let fits = daemon.budget.connect(&Account::ADMIN);
             return fits.then_some(Account::ADMIN).ok_or(Error::NoSpace);
         }
-        let identity = peer.identity.as_ref().ok_or(Error::NoProcess)?;
-        let cgroup = process::cgroup(peer.credentials.pid);
+        let identity = peer.identity.as_ref().map_err(|error| *error)?;
+        let cgroup = process::cgroup(peer.credentials.pid)?;
         if !identity.lives() {
             // The cgroup may be that of another process.
             return Err(Error::NoProcess);
@@ -237,23 +239,38 @@ impl Server {
         }
         let watched = daemon.watch(identity, &account);
         if watched.is_err() {
-            daemon.budget.disconnect(&account, 0);
+            daemon.budget.disconnect(&account);
         }
         watched.map(|()| account)
     }
 
-    /// Closes the connections that have not greeted in time.
-    fn look_at_greetings(&mut self) {
+    /// Looks at connections from now on.
+    fn look_soon(&mut self) {
+        if !core::mem::replace(&mut self.looks_due, true) {
+            self.connections_timer.every(CONNECTIONS_LOOK);
+        }
+    }
+
+    /// Closes the connections that have not greeted in time, and uncharges descriptors that peers
+    /// have read.
+    fn look_at_connections(&mut self) {
         // Clears the event. Looks that were missed do not matter.
-        let _ = self.greetings_timer.has_expired();
+        let _ = self.connections_timer.has_expired();
         let mute = self.connections.iter().filter(|(_, c)| c.is_mute());
         let late = mute.filter(|(_, c)| c.age() >= GREETING_TIME);
         for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.close(id);
         }
-        if !self.connections.values().any(Connection::is_mute) {
-            self.greetings_due = false;
-            self.greetings_timer.stop();
+        let mut daemon = self.daemon.lock();
+        self.unread.retain_mut(|wire| !wire.end(&mut daemon.budget));
+        let mut due = !self.unread.is_empty();
+        for connection in self.connections.values_mut() {
+            connection.settle(&mut daemon);
+            due |= connection.is_mute() || connection.is_unsettled();
+        }
+        if !due {
+            self.looks_due = false;
+            self.connections_timer.stop();
         }
     }
 
@@ -292,11 +309,19 @@ impl Server {
                 return self.close(id);
             }
         }
+        if connection.is_unsettled() {
+            self.look_soon();
+        }
     }
 
     fn close(&mut self, id: u64) {
-        if let Some(connection) = self.connections.remove(&id) {
-            connection.close(&mut self.daemon.lock());
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        let rest = connection.close(&self.epoll, &mut self.daemon.lock());
+        if let Some(rest) = rest {
+            self.unread.push(rest);
+            self.look_soon();
         }
     }
 

@@ -139,7 +139,7 @@ pub(crate) struct Tenants {
     last_user: u32,
 }
 
-/// The reply to a request for a page. The first time, `fds` are page, pulse and board.
+/// The reply to a request for a page. `fds` are page, pulse and board, until both are mapped.
 pub(crate) struct PageReply<'a> {
     pub(crate) minor: u32,
     pub(crate) slot: Option<(SlotIndex, u32)>,
@@ -185,21 +185,16 @@ impl Tenants {
         Some((index, self.last_user))
     }
 
-    /// Returns the reply for a page on a GPU. `again`: the descriptors were returned before.
-    pub(crate) fn page_reply(
-        &self,
-        connection: ConnectionId,
-        gpu: GpuId,
-        again: bool,
-    ) -> Option<PageReply<'_>> {
+    /// Returns the reply for a page on a GPU.
+    pub(crate) fn page_reply(&self, connection: ConnectionId, gpu: GpuId) -> Option<PageReply<'_>> {
         let known = |t: &&Tenant| t.connection == connection && t.gpu == gpu;
         let tenant = self.tenants.iter().find(known)?;
         let board = self.boards.iter().find(|board| board.gpu == gpu)?;
         let fds = match &tenant.fds {
-            Fds::Writable { page, pulse } if !again => {
+            Fds::Writable { page, pulse } => {
                 vec![page.writable(), pulse.writable(), board.fd.as_fd()]
             }
-            _ => Vec::new(),
+            Fds::Sealed { .. } => Vec::new(),
         };
         Some(PageReply {
             minor: tenant.minor,

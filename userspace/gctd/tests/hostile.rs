@@ -123,6 +123,7 @@ fn a_reused_number_replaces_its_range() {
     assert!(victim.charge_managed(4096).is_some());
     let tenant = connect(&daemon);
     hello(&tenant, VERSION, true);
+    socket::receive::<Reply>(tenant.as_fd()).unwrap();
     let send = |request| socket::send(tenant.as_fd(), &request, &[], SendFlags::empty()).unwrap();
     for object in [
         alloc(0, 0, 0xc1d0_0077, 0x41),

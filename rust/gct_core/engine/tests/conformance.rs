@@ -181,7 +181,7 @@ fn has_its_keys(entry: &files::Entry, text: &str, features: FeatureSet) {
             && match key.source {
                 keys::Source::Core => true,
                 keys::Source::Feature(feature) => features.has(feature),
-                keys::Source::Answers | keys::Source::Looks => false,
+                keys::Source::Answers | keys::Source::Daemon | keys::Source::Looks => false,
             }
     };
     let keys = keys::KEYS.iter().filter(due).map(|key| key.key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The metrics of what rules refuse.
+//! The metrics of what rules refuse, and of what a daemon could not answer.
 
 use gct_core::iface::File;
 
@@ -15,6 +15,14 @@ pub(crate) static RULES: &[Metric] = &[
         File::Events,
         From::Key("forbidden"),
         "Controls and classes that a rule refused to a governed process.",
+    ),
+    of(
+        Scope::Tree,
+        ("unanswered_requests", ""),
+        Kind::Counter,
+        File::Events,
+        From::Key("unanswered"),
+        "Requests of processes for shared memory that gctd could not answer; they ask again.",
     ),
     counter(
         "calls_forbidden",

@@ -71,6 +71,22 @@ fn each_gpu_has_its_page_and_its_neighbours() {
 }
 
 #[test]
+fn a_page_that_does_not_come_is_asked_for_again() {
+    let daemon = Daemon::new("again", 2);
+    let mut process = self::process(&daemon, 1);
+    open(&mut process, 1, 0);
+    alloc(&mut process, [1, 1, 11, 0x80], Some(1 << 8));
+    // The daemon does not know this channel group yet.
+    let bytes = testing::alloc(1, 11, 21, 0xa06c);
+    let (ioctl, call) = tenant::decode(escape::ALLOC, &bytes, |_| None).unwrap();
+    process.slices.made(&call, None, -1, &mut process.link);
+    assert_eq!(news(&mut process), [("gpu", 0)]);
+    let verdict = process.link.enter(&ioctl, &call);
+    process.link.leave(ioctl, &call, verdict);
+    assert_eq!(news(&mut process), [("gpu", 1)]);
+}
+
+#[test]
 fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
     let mut daemon = Daemon::new("renewed", 1);
     let mut process = self::process(&daemon, 1);

@@ -362,7 +362,7 @@ fn a_channel_that_is_gone_vetoes_no_freeze() {
     bed.daemon.restart();
     assert_eq!(running(), [false; 2], "frozen it stays without a daemon");
     assert!(bed.link.maintain(u64::MAX / 2));
-    bed.slices.renew(&mut bed.link);
+    bed.slices.find_gpus(&mut bed.link);
     bed.slices.follow(&mut bed.link);
     assert_eq!(running(), [true; 2]);
 }

@@ -5,23 +5,20 @@
 use super::watches::hashed;
 use super::Daemon;
 use crate::budget::FDS_WATCH;
+use crate::peer::meaning;
 use crate::process::{self, Process};
 use gct_core::error::Error;
 use gct_core::ids::{GroupId, ProcKey};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 /// Opens a process.
 fn open(key: ProcKey) -> Result<OwnedFd, Error> {
     let pid = i32::try_from(key.tgid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(Error::NoProcess)?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
-        Errno::SRCH => Error::NoProcess,
-        _ => Error::NoSpace,
-    })?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(meaning)?;
     // If the kernel has reused the pid, the descriptor names another process.
-    match process::find(key.tgid).map(|process| process.key) == Some(key) {
+    match process::find(key.tgid)?.key == key {
         true => Ok(pidfd),
         false => Err(Error::NoProcess),
     }
@@ -30,7 +27,7 @@ fn open(key: ProcKey) -> Result<OwnedFd, Error> {
 impl Daemon {
     /// Makes a process a member of a group, and with it the children that it forks from now on.
     pub(super) fn join(&mut self, group: GroupId, pid: u32) -> Result<(), Error> {
-        let key = process::find(pid).ok_or(Error::NoProcess)?.key;
+        let key = process::find(pid)?.key;
         self.tables.state().group_check(group)?;
         if !self.watches.contains(key) {
             self.watches.add(key, open(key)?, None)?;
@@ -53,21 +50,28 @@ impl Daemon {
     ///
     /// Start times have the resolution of a clock tick. A child that started in the tick in which
     /// its parent joined counts as later.
-    pub(super) fn inherited_group(&mut self, process: &Process) -> Option<GroupId> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] if the daemon cannot look at an ancestor.
+    pub(super) fn inherited_group(&mut self, process: &Process) -> Result<Option<GroupId>, Error> {
         let mut child = *process;
         for _ in 0..process::ANCESTORS_MAX {
             if let Some(group) = self.tables.members().group_of(child.key) {
-                return (child.key == process.key).then_some(group);
+                return Ok((child.key == process.key).then_some(group));
             }
-            let parent = process::find(child.parent)?;
+            let parent = match process::find(child.parent) {
+                Err(Error::NoProcess) => return Ok(None),
+                parent => parent?,
+            };
             if let Some(group) = self.tables.members().group_of(parent.key) {
                 let joined = self.joined.get(&hashed(parent.key)).copied().unwrap_or(0);
                 let born = child.key.start_time_ns.saturating_add(process::tick_ns());
-                return (born >= joined).then_some(group);
+                return Ok((born >= joined).then_some(group));
             }
             child = parent;
         }
-        None
+        Ok(None)
     }
 
     /// Removes the process that a watch's event is about. Returns its key, or `None` for a stale

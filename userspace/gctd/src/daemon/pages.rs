@@ -4,14 +4,17 @@
 
 use super::{Daemon, Session};
 use crate::budget::FDS_PAGE;
-use crate::tenants::{Neighbour, PageReply};
+use crate::tenants::PageReply;
+use crate::wire::Wire;
 use gct_core::error::Error;
+use gct_core::ids::GpuId;
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::memory_info::MemoryView;
+use gctd_ipc::message::Reply;
+use rustix::io::Errno;
 
 impl Daemon {
-    /// Returns the page of a process on the GPU of one of its objects, and creates it at the
-    /// first call. Its descriptors are returned once.
+    /// Returns the GPU of an object of a process, and creates the page there at the first call.
     ///
     /// # Errors
     ///
@@ -21,7 +24,7 @@ impl Daemon {
         session: &mut Session,
         client: u32,
         object: u32,
-    ) -> Result<PageReply<'_>, Error> {
+    ) -> Result<GpuId, Error> {
         let state = self.tables.state();
         let gpu = state.gpu_of_object(session.file, client, object);
         let gpu = gpu.ok_or(Error::Gone)?;
@@ -42,9 +45,40 @@ impl Daemon {
             self.charge_managed_on(session, gpu);
             self.apply_effects();
         }
-        self.tenants
-            .page_reply(connection, gpu, known)
-            .ok_or(Error::Gone)
+        Ok(gpu)
+    }
+
+    /// Sends a page of a session, with its descriptors until the process has mapped it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Wire::send_fds`].
+    pub(crate) fn send_page(
+        &mut self,
+        session: &Session,
+        gpu: GpuId,
+        wire: &mut Wire,
+    ) -> rustix::io::Result<()> {
+        let page = self.tenants.page_reply(session.connection, gpu);
+        // The session has the page: its GPU was returned by `open_page`.
+        let PageReply { minor, slot, fds } = page.ok_or(Errno::NOENT)?;
+        wire.send_fds(&Reply::Page { minor, slot }, &fds, &mut self.budget)
+    }
+
+    /// Sends a process its neighbours on a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Wire::send_fds`].
+    pub(crate) fn send_neighbours(
+        &mut self,
+        session: &Session,
+        minor: u32,
+        wire: &mut Wire,
+    ) -> rustix::io::Result<()> {
+        let neighbours = self.tenants.neighbours(session.connection, minor);
+        let (slots, fds): (_, Vec<_>) = neighbours.into_iter().unzip();
+        wire.send_fds(&Reply::Peers(slots), &fds, &mut self.budget)
     }
 
     /// Seals the page and the pulse that a process has mapped. No further writer can map them,
@@ -85,10 +119,5 @@ impl Daemon {
             return Err(Error::Unsupported);
         }
         Ok(state.dependable_tpcs(session.key, gpu))
-    }
-
-    /// Returns the neighbours of a process on a GPU.
-    pub(crate) fn neighbours(&self, session: &Session, minor: u32) -> Vec<Neighbour<'_>> {
-        self.tenants.neighbours(session.connection, minor)
     }
 }

@@ -39,7 +39,8 @@ impl Daemon {
     ///
     /// # Errors
     ///
-    /// [`Error::NoProcess`] if it has ended, [`Error::NoSpace`] beyond a maximum.
+    /// [`Error::NoProcess`] if it has ended, [`Error::NoSpace`] beyond a maximum, or if the daemon
+    /// cannot look whose member it is.
     pub(crate) fn open_session(
         &mut self,
         connection: ConnectionId,
@@ -49,17 +50,18 @@ impl Daemon {
         self.find_gpus();
         let key = identity.key;
         // The key is still the process's own as long as it lives. Its parent may have changed.
-        let process = process::find(key.tgid).filter(|process| process.key == key);
-        let process = process.filter(|_| identity.lives());
-        let process = process.ok_or(Error::NoProcess)?;
-        let group = self.inherited_group(&process);
+        let process = process::find(key.tgid)?;
+        let cgroup = process::cgroup(key.tgid)?;
+        if process.key != key || !identity.lives() {
+            return Err(Error::NoProcess);
+        }
+        let group = self.inherited_group(&process)?;
         if let Some(group) = group {
             self.joined.entry(hashed(key)).or_insert(key.start_time_ns);
             if self.add_member(group, key).is_err() {
                 self.tables.state().count(Failure::Limit);
             }
         }
-        let cgroup = process::cgroup(key.tgid);
         let open = |tables: &mut Host| tables.state().file_open(key, &cgroup, group);
         let file = self.tables.follow(open).ok_or(Error::NoSpace)?;
         tracing::debug!(pid = key.tgid, "a program has come");

@@ -16,7 +16,17 @@ use std::time::{Duration, Instant};
 
 /// Waits up to five seconds until `ask` returns the wanted value.
 #[track_caller]
-pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(wanted: &T, mut ask: impl FnMut() -> T) {
+pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(wanted: &T, ask: impl FnMut() -> T) {
+    eventually_within(Duration::from_secs(5), wanted, ask);
+}
+
+/// Waits up to a time until `ask` returns the wanted value.
+#[track_caller]
+pub(crate) fn eventually_within<T: PartialEq + std::fmt::Debug>(
+    time: Duration,
+    wanted: &T,
+    mut ask: impl FnMut() -> T,
+) {
     let started = Instant::now();
     loop {
         let found = ask();
@@ -24,7 +34,7 @@ pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(wanted: &T, mut ask: im
             return;
         }
         assert!(
-            started.elapsed() < Duration::from_secs(5),
+            started.elapsed() < time,
             "{found:?} does not become {wanted:?}"
         );
         std::thread::sleep(Duration::from_millis(2));
@@ -131,7 +141,11 @@ impl Tenant {
 
 /// Creates the group `web` with this process as member. Returns a client of the tree.
 pub(crate) fn member(daemon: &Daemon) -> Client {
-    let client = daemon.client();
+    member_of(daemon.client())
+}
+
+/// Does so by a client of the tree.
+pub(crate) fn member_of(client: Client) -> Client {
     client.write("control", "create web").unwrap();
     client.write("web/group.procs", "0").unwrap();
     client
@@ -149,7 +163,12 @@ pub(crate) fn own(file: &str) -> String {
 
 /// Connects to the tenants' socket.
 pub(crate) fn connect(daemon: &Daemon) -> OwnedFd {
-    socket::connect(&daemon.socket(), Duration::from_secs(20)).unwrap()
+    connect_to(&daemon.socket())
+}
+
+/// Connects to a socket.
+pub(crate) fn connect_to(path: &Path) -> OwnedFd {
+    socket::connect(path, Duration::from_secs(20)).unwrap()
 }
 
 /// Greets a daemon.

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Descriptors that the daemon has sent and nobody has read take nothing from others.
+//!
+//! The kernel counts them for the daemon's user, and refuses that user's next ones beyond its
+//! limit of open files. So the daemon of these tests has a user of its own, and no capability.
+
+mod common;
+
+use common::{connect_to, eventually_within, member_of, own, Tenant, DEVICE, TSG};
+use gctd::testing::{alloc, Client, TPCS};
+use gctd_ipc::message::{Ioctl, Reply, Request};
+use gctd_ipc::paths::SocketPaths;
+use gctd_ipc::{socket, VERSION};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType,
+};
+use rustix::process::{getrlimit, kill_process, prlimit, setrlimit, Pid, Resource, Rlimit, Signal};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{channel, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The descriptors that a daemon may have open, and in flight.
+const FDS: u64 = 1024;
+
+/// Most connections of a process.
+const CONNECTIONS: usize = 16;
+
+/// Time for what takes the daemon a second.
+const LATEST: Duration = Duration::from_secs(60);
+
+const MEMORY: u32 = 0x5c00_0040;
+const SECOND_DEVICE: u32 = 0x5c00_1002;
+const SECOND_TSG: u32 = 0x5c00_1015;
+
+/// A daemon with two GPUs in a process of its own, as a user of its own.
+struct Daemon {
+    child: Child,
+    user: u32,
+    directory: PathBuf,
+}
+
+impl Daemon {
+    /// Starts one. Returns `None` unless this is root.
+    fn start(name: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can start a daemon as another user");
+            return None;
+        }
+        static USERS: AtomicU32 = AtomicU32::new(0);
+        let others = 3 * std::process::id() + USERS.fetch_add(1, Ordering::Relaxed);
+        let user = 20_000 + others % 40_000;
+        let directory = std::env::temp_dir().join(format!("gctd-{name}-{}", std::process::id()));
+        for gpu in 0..2 {
+            let of_gpu = directory.join(format!("gpus/0000:0{gpu}:00.0"));
+            fs::create_dir_all(&of_gpu).unwrap();
+            let text = format!("Bus Location: \t 0000:0{gpu}:00.0\nDevice Minor: \t {gpu}\n");
+            fs::write(of_gpu.join("information"), text).unwrap();
+        }
+        let run = directory.join("run");
+        fs::create_dir(&run).unwrap();
+        chown(&run, Some(user), None).unwrap();
+        // That user may not enter the folder in which the program was built.
+        let program = directory.join("gctd");
+        fs::copy(env!("CARGO_BIN_EXE_gctd"), &program).unwrap();
+        let limited = || {
+            let (current, maximum) = (Some(FDS), Some(FDS));
+            Ok(setrlimit(Resource::Nofile, Rlimit { current, maximum })?)
+        };
+        let mut command = Command::new(program);
+        command
+            .args(["--tpcs", TPCS, "--gpus"])
+            .arg(directory.join("gpus"))
+            .arg("--dir")
+            .arg(&run)
+            .uid(user)
+            .stdout(Stdio::piped())
+            .stderr(File::create(directory.join("log")).unwrap());
+        // SAFETY: one system call between fork and exec.
+        unsafe { command.pre_exec(limited) };
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut String::new()).unwrap();
+        Some(Self {
+            child,
+            user,
+            directory,
+        })
+    }
+
+    fn paths(&self) -> SocketPaths {
+        SocketPaths::of(&self.directory.join("run"))
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Returns a client of the tree.
+    fn client(&self) -> Client {
+        Client::new(&self.paths().admin)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = kill_process(self.pid(), Signal::TERM);
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Sends a request.
+fn send(socket: &OwnedFd, request: &Request) -> rustix::io::Result<()> {
+    socket::send(socket.as_fd(), request, &[], SendFlags::empty())
+}
+
+/// Greets as a tenant. Returns the connection, or the daemon's refusal.
+fn greet(daemon: &Daemon) -> Result<OwnedFd, Reply> {
+    let socket = connect_to(&daemon.paths().tenants);
+    let (version, tenant) = (VERSION, true);
+    match socket::greet(socket.as_fd(), &Request::Hello { version, tenant }) {
+        Ok(Reply::Hello { .. }) => Ok(socket),
+        other => Err(other.unwrap()),
+    }
+}
+
+/// Connects, and gets a page on the first GPU.
+fn with_page(daemon: &Daemon, rm_client: u32) -> OwnedFd {
+    let socket = greet(daemon).unwrap();
+    for bytes in [
+        alloc(0, 0, rm_client, 0x41),
+        alloc(rm_client, rm_client, DEVICE, 0x80),
+        alloc(rm_client, DEVICE, TSG, 0xa06c),
+    ] {
+        let (escape, hint) = (gct_core::rmapi::escape::ALLOC, Some(0));
+        let ioctl = Ioctl {
+            escape,
+            bytes,
+            hint,
+        };
+        let granted = None;
+        send(&socket, &Request::Leave { ioctl, granted }).unwrap();
+    }
+    let (client, object) = (rm_client, TSG);
+    send(&socket, &Request::OpenPage { client, object }).unwrap();
+    let (_, fds) = socket::receive::<Reply>(socket.as_fd()).unwrap();
+    assert_eq!(fds.len(), 3);
+    send(&socket, &Request::PageMapped { minor: 0 }).unwrap();
+    let mapped = socket::receive::<Reply>(socket.as_fd()).unwrap().0;
+    assert_eq!(mapped, Reply::Done);
+    socket
+}
+
+/// Waits until the daemon has closed a connection.
+fn wait_for_hang_up(socket: &OwnedFd) {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let (tv_sec, tv_nsec) = (60, 0);
+    assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec, tv_nsec })), Ok(1));
+}
+
+/// Makes a tenant with a charge, in the group `web`.
+fn victim(daemon: &Daemon) -> (Tenant, Client) {
+    let client = member_of(daemon.client());
+    let mut victim = Tenant::new(&daemon.paths().tenants);
+    victim.cuda(0);
+    assert!(victim.memory(MEMORY, 4096));
+    let current = || client.read("web/0/gmem.current");
+    eventually_within(LATEST, &Ok("4096\n".into()), current);
+    (victim, client)
+}
+
+/// Asks for the page of a channel group on the second GPU. Returns whether it came.
+fn has_second_page(tenant: &mut Tenant) -> bool {
+    tenant.link.gpu_of(tenant.client, SECOND_TSG).is_some()
+}
+
+/// Makes a device and a channel group on the second GPU.
+fn second_gpu(tenant: &mut Tenant) {
+    tenant.alloc(tenant.client, SECOND_DEVICE, 0x80, Some(1 << 8));
+    tenant.alloc(SECOND_DEVICE, SECOND_TSG, 0xa06c, None);
+}
+
+#[test]
+fn who_does_not_read_takes_no_descriptors_of_others() {
+    let Some(daemon) = Daemon::start("unread") else {
+        return;
+    };
+    let attackers = (0..14).map(|n| with_page(&daemon, 0xc1d1_0000 + n));
+    let attackers: Vec<_> = attackers.collect();
+    // It has the slot of this process, so its pulse is in each answer to the others.
+    let (mut victim, client) = victim(&daemon);
+    for attacker in &attackers {
+        // More than fit unread, and than the daemon may have in flight together.
+        let ask = |_: &u32| send(attacker, &Request::Peers { minor: 0 }).is_ok();
+        (0..400).take_while(ask).for_each(drop);
+        wait_for_hang_up(attacker);
+    }
+    second_gpu(&mut victim);
+    assert!(has_second_page(&mut victim));
+    assert_eq!(victim.link.lost(), 0);
+    assert_eq!(client.read("web/0/gmem.current"), Ok("4096\n".into()));
+    assert_eq!(client.read(&own("gmem.current")), Ok("4096\n".into()));
+    // What has not read stays a connection of its process.
+    let others: Vec<_> = (attackers.len() + 1..CONNECTIONS)
+        .map(|_| greet(&daemon).unwrap())
+        .collect();
+    let refused = greet(&daemon).unwrap_err();
+    let errno = Errno::NOSPC.raw_os_error();
+    assert_eq!(refused, Reply::Error { errno });
+    // It is none once it has read, or is closed.
+    let (read, closed) = attackers.split_at(7);
+    for attacker in read {
+        let (answer, fds) = socket::receive::<Reply>(attacker.as_fd()).unwrap();
+        assert!(matches!(answer, Reply::Peers(slots) if slots.len() == 1));
+        assert_eq!(fds.len(), 1);
+    }
+    let mut again = Vec::new();
+    let mut more = || {
+        again.extend(greet(&daemon));
+        again.len()
+    };
+    eventually_within(LATEST, &read.len(), &mut more);
+    assert_eq!(more(), read.len());
+    let all = read.len() + closed.len();
+    drop(attackers);
+    eventually_within(LATEST, &all, &mut more);
+    drop(others);
+}
+
+/// Runs a function in a thread of a user.
+fn as_user(user: u32, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        // SAFETY: changes the credentials of this thread only, and it runs nothing else.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+        assert_eq!(changed, 0);
+        run();
+    })
+}
+
+/// Keeps more descriptors in flight than the daemon may have, as its user.
+struct Flood {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Flood {
+    fn start(user: u32) -> Self {
+        let (stop, stopped) = channel();
+        let (ready, is_ready) = channel();
+        let thread = as_user(user, move || {
+            let flags = SocketFlags::CLOEXEC;
+            let family = AddressFamily::UNIX;
+            let (one, _other) = net::socketpair(family, SocketType::DGRAM, flags, None).unwrap();
+            let fds = [one.as_fd(); 250];
+            for _ in 0..=FDS / 250 {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+                let (bytes, flags) = ([IoSlice::new(b"x")], SendFlags::DONTWAIT);
+                net::sendmsg(&one, &bytes, &mut control, flags).unwrap();
+            }
+            ready.send(()).unwrap();
+            let _ = stopped.recv();
+        });
+        is_ready.recv().unwrap();
+        Self { stop, thread }
+    }
+
+    fn stop(self) {
+        drop(self.stop);
+        self.thread.join().unwrap();
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_sent_is_counted_and_drops_nobody() {
+    let Some(daemon) = Daemon::start("flooded") else {
+        return;
+    };
+    let most = getrlimit(Resource::Nofile).current;
+    assert!(most.is_none_or(|most| most >= FDS), "{most:?}");
+    let (mut victim, client) = victim(&daemon);
+    second_gpu(&mut victim);
+    let flood = Flood::start(daemon.user);
+    let mut newcomer = Tenant::new(&daemon.paths().tenants);
+    newcomer.client += 1;
+    assert!(newcomer.try_cuda(0).is_none());
+    for _ in 0..10 {
+        assert!(!has_second_page(&mut victim));
+    }
+    for tenant in [&mut victim, &mut newcomer] {
+        assert!(!tenant.maintain());
+        assert!(tenant.link.connected() && tenant.link.lost() == 0);
+    }
+    assert_eq!(client.read("web/0/gmem.current"), Ok("4096\n".into()));
+    let events = client.read("events").unwrap();
+    assert!(events.ends_with("\nunanswered 11\n"), "{events}");
+    // Not once for each.
+    let told = daemon.log().matches("could not be answered").count();
+    assert_eq!(told, 1, "{}", daemon.log());
+    flood.stop();
+    assert!(has_second_page(&mut victim));
+    assert!(newcomer.link.gpu_of(newcomer.client, TSG).is_some());
+    assert_eq!(victim.link.lost() + newcomer.link.lost(), 0);
+}
+
+/// A process that the daemon cannot look at is not taken for one that has ended, or that is in no
+/// group.
+#[test]
+fn a_daemon_without_descriptors_says_so() {
+    let Some(daemon) = Daemon::start("none-left") else {
+        return;
+    };
+    let (mut victim, client) = victim(&daemon);
+    let limit = |most: u64| {
+        let (current, maximum) = (Some(most), Some(FDS));
+        let (limit, pid) = (Rlimit { current, maximum }, daemon.pid());
+        let set = move || {
+            prlimit(Some(pid), Resource::Nofile, limit)
+                .map(drop)
+                .unwrap()
+        };
+        as_user(daemon.user, set).join().unwrap();
+    };
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap();
+    let numbers = open.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let taken: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
+    let free = |at| (0..).filter(|number| !taken.contains(number)).nth(at);
+    let errno = Errno::NOSPC.raw_os_error();
+    // One for the connection; one for the pidfd of its process.
+    for (more, object) in [(1, MEMORY + 1), (2, MEMORY + 2)] {
+        limit(free(more).unwrap());
+        assert_eq!(greet(&daemon).unwrap_err(), Reply::Error { errno });
+        assert!(victim.memory(object, 4096));
+    }
+    limit(FDS);
+    assert!(greet(&daemon).is_ok());
+    let current = format!("{}\n", 3 * 4096);
+    eventually_within(LATEST, &Ok(current), || client.read("web/0/gmem.current"));
+    assert_eq!(victim.link.lost(), 0);
+}
