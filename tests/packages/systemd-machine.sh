@@ -118,13 +118,19 @@ user() {
 	soon "what runs in a slice is a member of its group" member train train.service
 	soon "under its limit" eval 'is "$(sed 1d /run/train)" "16 MiB granted
 64 MiB refused"'
+	systemd-run --quiet --unit=told sleep 600
+	gctctl --user create told
+	gctctl --user set told gmem.limit=2G
+	gctctl --user attach told --pid "$(pid_of told)"
 	killed=$(pid_of gctd)
 	kill -9 "$killed"
 	soon "systemd starts a killed gctd anew" eval '[ "$(pid_of gctd)" -gt "$killed" ]'
 	soon "with its groups" eval 'is "$(gctctl --user get train/0 gmem.limit)" 33554432'
+	soon "and those that no file has" eval 'is "$(gctctl --user get told/0 gmem.limit)" 2147483648'
+	soon "a member by its pid is one again" member told told
 	soon "the service's program is a member again" member serve serve.service
 	soon "the exporter goes on" shows 'gctgroup_up{} 1'
-	systemctl stop serve train
+	systemctl stop serve train told
 	soon "programs that have ended are no members" eval 'is "$(gctctl --user get serve group.procs)" ""'
 	soon "a self-test without a GPU ends well" has_run gctgroup-selftest
 	soon "the plugin waits for a node's first kubelet" grep -q 'small: waits for a kubelet' /run/plugin.log

@@ -2,10 +2,10 @@
 
 //! Keeps a record of each container that has a group.
 //!
-//! The tree forgets groups when the daemon or the driver starts anew, and does not say what a group
-//! is for. A record has all that is needed to make the group again, and to know when the container
-//! is gone. Hooks and the plugin are programs of their own, so every change is made under a lock of
-//! the directory. The kernel releases it when its holder dies.
+//! The tree forgets groups when the driver starts anew, or a daemon that has kept nothing, and does
+//! not say what a group is for. A record has all that is needed to make the group again, and to
+//! know when the container is gone. Hooks and the plugin are programs of their own, so every change
+//! is made under a lock of the directory. The kernel releases it when its holder dies.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};

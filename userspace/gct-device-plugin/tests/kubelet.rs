@@ -241,7 +241,7 @@ async fn a_removed_profile_cannot_be_had_and_its_containers_run_on() {
     }
     // What runs keeps its limits, also when the daemon starts anew, until it ends.
     let group = "k8s_default_pod1_main_c1";
-    node.daemon.restart();
+    node.daemon.reboot();
     until("the group is back", || node.groups() == [group]).await;
     until("its limit is back", || {
         node.read(&format!("{group}/0/tpc.quota")) == "8"
@@ -292,7 +292,7 @@ async fn without_the_tree_no_device_is_healthy_and_its_groups_come_back() {
         "no container starts without its limits"
     );
     node.vanish(2);
-    node.daemon.restart();
+    node.daemon.reboot();
     kubelet.until_healthy(SMALL, 4).await;
     let group = "k8s_default_pod1_main_c1";
     until("the group is back", || node.groups() == [group]).await;

@@ -7,6 +7,7 @@ mod clocks;
 mod files;
 mod goals;
 mod ioctls;
+mod keep;
 mod lowering;
 mod managed;
 mod members;
@@ -24,6 +25,7 @@ pub(crate) use watches::FIRST_WATCH;
 
 use crate::budget::Budget;
 use crate::gpus::{self, Ask, Look, Query};
+use crate::kept::{Keeper, Place};
 use crate::options::Options;
 use crate::tenants::Tenants;
 use crate::timer::Timer;
@@ -42,7 +44,7 @@ use lowering::Lowerings;
 use pending::PendingWrites;
 use requests::Looks;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +85,11 @@ pub(crate) struct Daemon {
     unknown_gpus: HashMap<u32, Query>,
     /// Expires when there may be an answer.
     answers: Timer,
+    /// The PCI address of each GPU.
+    addresses: BTreeMap<GpuId, String>,
+    keeper: Keeper,
+    /// Files of groups that the last daemon had written, and this one could not write yet.
+    unrestored: BTreeSet<(Place, String)>,
     /// When each member joined its group by pid, in nanoseconds since boot.
     joined: HashMap<(u32, u64), u64>,
     watches: Watches,
@@ -120,11 +127,15 @@ impl Daemon {
             ask: options.ask,
             unknown_gpus: HashMap::new(),
             answers: Timer::new()?,
+            addresses: BTreeMap::new(),
+            keeper: Keeper::read(&options.directory),
+            unrestored: BTreeSet::new(),
             joined: HashMap::new(),
             watches: Watches::new(epoll),
         };
         daemon.show_unanswered();
         daemon.find_gpus();
+        daemon.take_over();
         Ok(daemon)
     }
 
@@ -167,10 +178,12 @@ impl Daemon {
 
     /// Adds the GPUs that appeared since the last call. All appear when the driver is loaded.
     fn find_gpus(&mut self) {
+        let before = (self.addresses.len(), self.unknown_gpus.len());
         for mut facts in gpus::find(&self.gpus) {
             let add = |tables: &mut Host| tables.state().gpu_add(&facts, gctd_ipc::ENFORCED);
             if let Some(gpu) = self.tables.follow(add) {
                 self.first_gpu.get_or_insert(gpu);
+                self.addresses.insert(gpu, facts.pci.to_string());
                 tracing::info!(
                     minor = facts.minor,
                     name = facts.name.as_str(),
@@ -185,6 +198,10 @@ impl Daemon {
                 let _ = self.tables.state().gpu_uuid(facts.rm_id, uuid);
             }
             self.query_gpu(&mut facts);
+        }
+        // Whoever connects causes a look. One that has found nothing new costs little.
+        if before != (self.addresses.len(), self.unknown_gpus.len()) {
+            self.restore_limits();
         }
         self.apply_effects();
     }

@@ -16,6 +16,7 @@ mod daemon;
 mod errno;
 mod fuse;
 pub mod gpus;
+mod kept;
 mod listeners;
 pub mod notify;
 mod options;

@@ -133,10 +133,17 @@ impl Daemon {
         }
     }
 
-    /// Starts a new daemon, without groups or limits, in the same directory.
+    /// Starts a new daemon in the same directory. It takes over groups, limits and members.
     pub fn restart(&mut self) {
         self.stop();
         self.resume(bind(&self.directory, self.tpcs, self.memory, self.ask));
+    }
+
+    /// Starts a new daemon that has nothing to take over, as after a boot.
+    pub fn reboot(&mut self) {
+        self.stop();
+        fs::remove_file(self.directory.join("kept")).unwrap();
+        self.restart();
     }
 
     /// Writes a file of the tree in a thread, because a pending write blocks its writer.

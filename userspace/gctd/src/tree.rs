@@ -96,6 +96,11 @@ impl Tree {
         }
     }
 
+    /// Returns the name of a directory of the core.
+    pub(crate) fn name(&self, path: DirPath) -> Option<&str> {
+        self.paths.get(&path).map(|(_, name, _)| name.as_str())
+    }
+
     /// Returns the names of the directories in a directory.
     pub(crate) fn dirs(&self, dir: Dir) -> Vec<String> {
         let root = (dir == Dir::Root).then(|| GPUS.to_owned());

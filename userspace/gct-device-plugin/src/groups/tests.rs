@@ -216,7 +216,7 @@ fn shares_of_claims_on_one_gpu_add_up() {
     assert_eq!(machine.read(&quota), "14");
     let running = [((0, "small".to_owned()), 1)].into();
     assert_eq!(machine.reconcile(None).running, running);
-    machine.daemon.restart();
+    machine.daemon.reboot();
     assert_eq!(machine.reconcile(None).restored, [group(2)]);
     assert_eq!(machine.read(&quota), "14");
     // Each share is one container's, and all of them fit or none.
@@ -272,7 +272,7 @@ fn groups_that_the_tree_lost_are_restored() {
     let mut machine = Machine::new("restore");
     machine.start(1).unwrap();
     machine.start(2).unwrap();
-    machine.daemon.restart();
+    machine.daemon.reboot();
     assert_eq!(machine.groups().len(), 0);
     machine.vanish(2);
     let report = machine.reconcile(None);
@@ -351,7 +351,7 @@ fn without_cgroup_version_2_the_first_process_is_the_member() {
         machine.read(&format!("{}/group.procs", group(1))),
         pid.to_string()
     );
-    machine.daemon.restart();
+    machine.daemon.reboot();
     assert_eq!(machine.reconcile(None).restored, [group(1)]);
     assert_eq!(
         machine.read(&format!("{}/group.procs", group(1))),

@@ -358,8 +358,7 @@ fn a_channel_that_is_gone_vetoes_no_freeze() {
     bed.slices.subdevice(&subdevice);
     assert_eq!(bed.freeze("1"), Ok(()));
     assert_eq!(running(), [false; 2]);
-    // A new daemon knows no limits.
-    bed.daemon.restart();
+    bed.daemon.reboot();
     assert_eq!(running(), [false; 2], "frozen it stays without a daemon");
     assert!(bed.link.maintain(u64::MAX / 2));
     bed.slices.find_gpus(&mut bed.link);

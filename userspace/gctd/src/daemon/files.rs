@@ -4,10 +4,12 @@
 
 use super::{Daemon, OnDone};
 use crate::errno::errno;
+use crate::kept::Change;
 use crate::peer::Credentials;
 use crate::tree::{Dir, Node};
 use gct_core::engine::needs_acks;
 use gct_core::error::Error;
+use gct_core::host::Host;
 use gct_core::ids::Scope;
 use gct_core::iface::files::{Entry, Mode};
 use gct_core::iface::parse::{self, Command, PidArg};
@@ -144,17 +146,46 @@ impl Daemon {
                 outcome => outcome,
             },
         };
-        if matches!(entry.file, File::SloP99 | File::ComputePriority) {
+        self.follow(entry.file);
+        if outcome.is_ok() {
+            self.keep_write(entry.file, scope, text);
+        }
+        Some(outcome.map_err(errno))
+    }
+
+    /// Does what depends on a file that was written.
+    fn follow(&mut self, file: File) {
+        if matches!(file, File::SloP99 | File::ComputePriority) {
             self.follow_requests();
         }
-        if matches!(
-            entry.file,
-            File::GmemLow | File::GmemLimit | File::GmemPageable
-        ) {
+        if matches!(file, File::GmemLow | File::GmemLimit | File::GmemPageable) {
             self.follow_balance();
         }
         self.apply_effects();
-        Some(outcome.map_err(errno))
+    }
+
+    /// Writes a limit again, and waits for nobody. A limit of memory below what is charged by now
+    /// grows to that.
+    pub(super) fn set(&mut self, file: File, scope: Scope, text: &[u8]) -> Result<(), Error> {
+        let outcome = match needs_acks(file) {
+            true => self
+                .begin_write(file, scope, text, || Box::new(|_| ()))
+                .unwrap_or(Ok(())),
+            false => {
+                let write =
+                    |tables: &mut Host, text: &[u8]| tables.state().write(file, scope, text);
+                match (self.tables.with(|tables| write(tables, text)), scope) {
+                    (Err(Error::Busy), Scope::Pool(owner, gpu)) if file == File::GmemLimit => {
+                        let charged = self.tables.state().memory_charged((owner, gpu));
+                        let charged = charged.get().to_string();
+                        self.tables.with(|tables| write(tables, charged.as_bytes()))
+                    }
+                    (outcome, _) => outcome,
+                }
+            }
+        };
+        self.follow(file);
+        outcome
     }
 
     fn store(
@@ -181,16 +212,19 @@ impl Daemon {
 
     fn command(&mut self, command: Command) -> Result<(), Error> {
         match command {
-            Command::Create(name) => self
-                .tables
-                .with(|tables| tables.state().group_create(&name))
-                .map(|_| ()),
+            Command::Create(name) => {
+                self.tables
+                    .with(|tables| tables.state().group_create(&name))?;
+                self.keeper.keep(Change::Group(name.as_str().to_owned()));
+            }
             Command::Remove(name) => {
                 let group = self.tables.state().group_by_name(&name)?;
                 let members = self.tables.members().count(group);
-                self.tables.state().group_remove(group, members)
+                self.tables.state().group_remove(group, members)?;
+                self.keeper.keep(Change::Gone(name.as_str().to_owned()));
             }
         }
+        Ok(())
     }
 }
 

@@ -119,6 +119,9 @@ impl Daemon {
                 Some(outcome) => {
                     let lowering = self.lowerings.all.swap_remove(at);
                     self.tables.state().trial_end(lowering.trial);
+                    if outcome.is_ok() {
+                        self.keep_write(File::GmemLimit, lowering.scope, &lowering.text);
+                    }
                     (lowering.on_done)(outcome.map_err(errno));
                 }
             }

@@ -5,6 +5,7 @@
 use super::watches::hashed;
 use super::Daemon;
 use crate::budget::FDS_WATCH;
+use crate::kept::Change;
 use crate::peer::meaning;
 use crate::process::{self, Process};
 use gct_core::error::Error;
@@ -13,7 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 /// Opens a process.
-fn open(key: ProcKey) -> Result<OwnedFd, Error> {
+pub(super) fn open(key: ProcKey) -> Result<OwnedFd, Error> {
     let pid = i32::try_from(key.tgid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(Error::NoProcess)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(meaning)?;
@@ -36,6 +37,7 @@ impl Daemon {
         self.joined.insert(hashed(key), process::now_ns());
         self.tables.state().member_moved(key, Some(group))?;
         self.apply_effects();
+        self.keep_member(group, key, false);
         Ok(())
     }
 
@@ -86,6 +88,7 @@ impl Daemon {
         let state = &mut self.tables.state();
         self.tenants.collect_counters_of_process(state, key);
         self.joined.remove(&hashed(key));
+        self.keeper.keep(Change::End(hashed(key)));
         self.tables.members().on_exit(key);
         // The state knows only processes that have the driver open; an unknown one is no error.
         let _ = self.tables.state().member_moved(key, None);

@@ -43,6 +43,7 @@ impl Daemon {
                 return Err(Error::NoSpace);
             }
             self.charge_managed_on(session, gpu);
+            self.restore_own(key);
             self.apply_effects();
         }
         Ok(gpu)

@@ -29,7 +29,7 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Reports the outcome of a write to its writer.
 pub(crate) type OnDone = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// A write that waits until the pending one is complete.
+/// A write, and who gets its outcome.
 struct QueuedWrite {
     file: File,
     scope: Scope,
@@ -39,7 +39,7 @@ struct QueuedWrite {
 
 /// A write that waits for the answers of processes.
 struct PendingWrite {
-    on_done: OnDone,
+    write: QueuedWrite,
     /// Whether a process has applied it.
     applied: bool,
     /// The processes that were refused.
@@ -97,13 +97,14 @@ impl Daemon {
         text: &[u8],
         on_done: impl FnOnce() -> OnDone,
     ) -> Option<Result<(), Error>> {
+        let write = || QueuedWrite {
+            file,
+            scope,
+            text: text.to_vec(),
+            on_done: on_done(),
+        };
         if self.pending.is_active() {
-            self.pending.queue.push_back(QueuedWrite {
-                file,
-                scope,
-                text: text.to_vec(),
-                on_done: on_done(),
-            });
+            self.pending.queue.push_back(write());
             return None;
         }
         match self.tables.state().write_prepare(file, scope, text) {
@@ -115,7 +116,7 @@ impl Daemon {
                     return Some(self.tables.state().write_commit());
                 }
                 self.pending.current = Some(PendingWrite {
-                    on_done: on_done(),
+                    write: write(),
                     applied: false,
                     refusals: 0,
                     status: None,
@@ -161,21 +162,29 @@ impl Daemon {
     /// Completes the pending write if it waits for nobody, and then begins the next.
     pub(super) fn try_commit(&mut self) {
         while !self.tenants.awaits_acks() {
-            let Some(write) = self.pending.current.take() else {
+            let Some(pending) = self.pending.current.take() else {
                 return;
             };
             self.pending.timer.stop();
             let state = &mut self.tables.state();
-            match write.status.filter(|_| !write.applied) {
+            match pending.status.filter(|_| !pending.applied) {
                 Some(status) => state.write_refused(status),
-                None => (0..write.refusals).for_each(|_| state.count(Failure::Control)),
+                None => (0..pending.refusals).for_each(|_| state.count(Failure::Control)),
             }
             let outcome = state.write_commit();
             // Publishes the old value if the write was rolled back.
             self.apply_effects();
-            (write.on_done)(outcome.map_err(errno));
+            self.complete(pending.write, outcome);
             self.begin_next();
         }
+    }
+
+    /// Keeps a write that has succeeded, and reports the outcome.
+    fn complete(&mut self, write: QueuedWrite, outcome: Result<(), Error>) {
+        if outcome.is_ok() {
+            self.keep_write(write.file, write.scope, &write.text);
+        }
+        (write.on_done)(outcome.map_err(errno));
     }
 
     /// Begins queued writes until one is pending.
@@ -189,7 +198,7 @@ impl Daemon {
             let outcome = self.begin_write(next.file, next.scope, &next.text, take);
             if let (Some(outcome), Some(on_done)) = (outcome, on_done) {
                 self.apply_effects();
-                on_done(outcome.map_err(errno));
+                self.complete(QueuedWrite { on_done, ..next }, outcome);
             }
         }
     }

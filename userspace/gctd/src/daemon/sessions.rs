@@ -57,9 +57,12 @@ impl Daemon {
         }
         let group = self.inherited_group(&process)?;
         if let Some(group) = group {
+            let is_new = !self.joined.contains_key(&hashed(key));
             self.joined.entry(hashed(key)).or_insert(key.start_time_ns);
-            if self.add_member(group, key).is_err() {
-                self.tables.state().count(Failure::Limit);
+            match self.add_member(group, key) {
+                Ok(()) if is_new => self.keep_member(group, key, true),
+                Ok(()) => {}
+                Err(_) => self.tables.state().count(Failure::Limit),
             }
         }
         let open = |tables: &mut Host| tables.state().file_open(key, &cgroup, group);
