@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -33,10 +34,10 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// A question that every version answers, and that changes nothing.
 const QUESTION: &str = "get_default_active_thread_percentage\n";
-/// The daemon's process, below its pipe directory.
-const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
-/// What the kernel shows of its name: the first 15 bytes.
-const COMM: &str = "nvidia-cuda-mps";
+/// The variable that names a daemon's pipe directory.
+const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// What the kernel shows of the names of NVIDIA's programs: the first 15 bytes.
+const COMM: &[u8] = b"nvidia-cuda-mps";
 /// Size of the tmpfs, which all tenants of the GPU can fill.
 const SHM_SIZE: &str = "size=256m";
 
@@ -81,7 +82,7 @@ impl Control {
     fn command(&self, gpu: u32, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe(gpu))
+            .env(PIPE, self.pipe(gpu))
             .env("CUDA_MPS_LOG_DIRECTORY", self.log(gpu))
             // The tree numbers GPUs in this order, too.
             .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -114,6 +115,7 @@ impl Control {
                 .with_context(|| format!("{} cannot be made", directory.display()))?;
         }
         self.end(gpu);
+        empty(&self.pipe(gpu)).context("its pipe directory cannot be emptied")?;
         let log = self.log(gpu).join("start.log");
         let mut command = match &self.shm {
             Some(_) => {
@@ -151,24 +153,55 @@ impl Control {
         Ok(command)
     }
 
-    /// Kills a daemon that is there and does not answer. Its servers end with it.
+    /// Kills a daemon that is there and does not answer, with its servers.
     fn end(&self, gpu: u32) {
-        let pid = || {
-            let text = fs::read_to_string(self.pipe(gpu).join(PID_FILE)).ok()?;
-            let pid = text.trim().parse().ok()?;
-            // The number may be another's by now.
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            Pid::from_raw(pid).filter(|_| comm.starts_with(COMM))
-        };
-        let Some(pid) = pid() else {
-            return;
-        };
-        let _ = kill_process(pid, Signal::KILL);
+        let pids: Vec<Pid> = processes(&self.pipe(gpu)).collect();
+        for pid in &pids {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
         let killed = Instant::now();
-        while killed.elapsed() < ANSWER_WAIT && test_kill_process(pid).is_ok() {
+        let lives = |pid: &Pid| test_kill_process(*pid).is_ok();
+        while killed.elapsed() < ANSWER_WAIT && pids.iter().any(lives) {
             thread::sleep(POLL);
         }
     }
+}
+
+/// Returns the processes of NVIDIA's programs whose environment names a pipe directory.
+///
+/// Containers can write to that directory, so the daemon's pid file there is no witness. A program
+/// of theirs that takes such a name and such an environment has itself killed.
+fn processes(pipe: &Path) -> impl Iterator<Item = Pid> {
+    let wanted = [PIPE.as_bytes(), b"=", pipe.as_os_str().as_bytes()].concat();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(move |process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let comm = fs::read(process.path().join("comm")).ok()?;
+        if !comm.starts_with(COMM) {
+            return None;
+        }
+        let environment = fs::read(process.path().join("environ")).ok()?;
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.find(|variable| *variable == wanted)?;
+        Pid::from_raw(pid)
+    })
+}
+
+/// Removes what is in a directory where containers can write: the daemon would write through their
+/// links. The directory stays, because containers have mounted it.
+fn empty(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let removed = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Waits for a program that must end within [`ANSWER_WAIT`].

@@ -10,11 +10,14 @@
 )]
 mod common;
 
-use std::fs;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::{Child, Command};
 
 use common::{until, Behaviour, Kubelet, Node};
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::fs::{mknodat, FileType, Mode, CWD};
+use rustix::process::{kill_process, test_kill_process, Pid, Signal};
 use tonic::Code;
 
 const PROFILES: &str = "\
@@ -28,6 +31,8 @@ fn daemon(node: &Node) -> Option<Pid> {
     let path = node
         .folder
         .join("mps/gpu0/pipe/nvidia-cuda-mps-control.pid");
+    // A test puts other things there.
+    path.symlink_metadata().ok().filter(Metadata::is_file)?;
     Pid::from_raw(fs::read_to_string(path).ok()?.parse().ok()?)
 }
 
@@ -103,6 +108,57 @@ async fn a_daemon_that_dies_or_hangs_is_replaced() {
         let (devices, _) = kubelet.admit(SIDE, 1).await.unwrap();
         kubelet.free(SIDE, &devices);
     }
+}
+
+/// A daemon that the plugin does not know. Dropping it kills it.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Containers can write to the directory of the pid file.
+#[tokio::test]
+async fn a_pid_file_hangs_nothing_and_ends_nobody() {
+    let mut machine = Machine::new("pid-file");
+    let kubelet = machine.start().await;
+    kubelet.until_healthy(SIDE, 2).await;
+    let folder = machine.0.folder.clone();
+    let pipe = folder.join("mps/gpu0/pipe");
+    let file = pipe.join("nvidia-cuda-mps-control.pid");
+    // The daemon of another GPU.
+    let away = folder.join("away");
+    fs::create_dir(&away).unwrap();
+    let other = Command::new(folder.join("nvidia-cuda-mps-control"))
+        .arg("-f")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &away)
+        .env("CUDA_MPS_LOG_DIRECTORY", &away)
+        .spawn();
+    let mut other = Other(other.unwrap());
+    let of_other = away.join("nvidia-cuda-mps-control.pid");
+    until("the other daemon", || of_other.exists()).await;
+    let fifo = || mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let endless = || symlink("/dev/zero", &file).unwrap();
+    let elsewhere = || symlink(&of_other, &file).unwrap();
+    let replacements: [&dyn Fn(); 3] = [&fifo, &endless, &elsewhere];
+    for replace in replacements {
+        let before = daemon(&machine.0).unwrap();
+        fs::remove_file(&file).unwrap();
+        replace();
+        fs::create_dir_all(pipe.join("deep/er")).unwrap();
+        kill_process(before, Signal::STOP).unwrap();
+        let is_new = |pid: Option<Pid>| pid.is_some_and(|pid| pid != before);
+        until("another daemon", || is_new(daemon(&machine.0))).await;
+        kubelet.until_healthy(SIDE, 2).await;
+        assert!(!pipe.join("deep").exists());
+        assert!(test_kill_process(before).is_err(), "the old one is gone");
+    }
+    let named = fs::read_to_string(&of_other).unwrap();
+    assert_eq!(named, other.0.id().to_string());
+    assert!(other.0.try_wait().unwrap().is_none());
 }
 
 #[tokio::test]
