@@ -7,17 +7,18 @@
 
 use crate::message::{self, Reply, Request, MESSAGE_BYTES_MAX, PEERS_MAX};
 use core::mem::MaybeUninit;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{self, Mode};
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
-use rustix::net::sockopt::{set_socket_timeout, Timeout};
+use rustix::net::sockopt::{set_socket_timeout, socket_timeout, Timeout};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FDS_BYTES: usize = rustix::cmsg_space!(ScmRights(PEERS_MAX));
 
@@ -81,9 +82,40 @@ pub fn send<T: Serialize>(
         return Err(Errno::TOOBIG);
     }
     let flags = flags | SendFlags::NOSIGNAL;
+    let since = Instant::now();
     loop {
         match net::sendmsg(socket, &[IoSlice::new(&packet)], &mut control, flags) {
-            Err(Errno::INTR) => {}
+            Err(Errno::INTR) => wait(socket, Timeout::Send, since)?,
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// Waits, after a signal, until a socket can send or receive.
+///
+/// # Errors
+///
+/// `EAGAIN` once the socket's timeout has passed since `since`. A call that is made again after a
+/// signal would begin it anew, so that signals at short intervals prolonged it for ever.
+fn wait(socket: BorrowedFd<'_>, direction: Timeout, since: Instant) -> Result<()> {
+    let events = match direction {
+        Timeout::Send => PollFlags::OUT,
+        Timeout::Recv => PollFlags::IN,
+    };
+    // Sockets of the daemon have none. They do not block.
+    let Some(timeout) = socket_timeout(socket, direction)? else {
+        return Ok(());
+    };
+    loop {
+        let rest = timeout.saturating_sub(since.elapsed());
+        let rest_timespec = Timespec {
+            tv_sec: i64::try_from(rest.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: rest.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::from_borrowed_fd(socket, events)];
+        match poll(&mut fds, Some(&rest_timespec)) {
+            _ if rest.is_zero() => return Err(Errno::AGAIN),
+            Ok(0) | Err(Errno::INTR) => {}
             other => return other.map(|_| ()),
         }
     }
@@ -99,6 +131,7 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
     let mut packet = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); FDS_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
+    let since = Instant::now();
     let received = loop {
         let flags = RecvFlags::CMSG_CLOEXEC;
         match net::recvmsg(
@@ -109,7 +142,8 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
         ) {
             // A daemon that closed the connection before it had read everything causes one
             // ECONNRESET, ahead of the replies that it sent.
-            Err(Errno::INTR | Errno::CONNRESET) => {}
+            Err(Errno::CONNRESET) => {}
+            Err(Errno::INTR) => wait(socket, Timeout::Recv, since)?,
             other => break other?,
         }
     };

@@ -6,6 +6,8 @@ mod common;
 
 use common::{eventually, own, Tenant, DEVICE, TSG};
 use gctd::testing::Daemon;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const MEMORY: u32 = 0x5c00_0040;
@@ -76,6 +78,59 @@ fn a_hung_daemon_is_waited_for_once() {
         started.elapsed().as_millis() < 900,
         "the next call does not wait"
     );
+}
+
+/// Signals this thread every 20 ms until it is dropped, for a minute at most.
+struct Signals {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Signals {
+    fn start() -> Self {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: all zero is a valid `sigaction`: no flags, so that calls are interrupted.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        action.sa_sigaction = nothing as *const () as usize;
+        // SAFETY: `action` is valid, and its function may run at any moment.
+        let set = unsafe { libc::sigaction(libc::SIGUSR1, &action, core::ptr::null_mut()) };
+        assert_eq!(set, 0);
+        let pid = rustix::process::getpid();
+        let (own, (stop, stopped)) = (rustix::thread::gettid(), channel());
+        let thread = std::thread::spawn(move || {
+            for _ in 0..3000 {
+                if stopped.recv_timeout(Duration::from_millis(20)) != Err(RecvTimeoutError::Timeout)
+                {
+                    return;
+                }
+                let (pid, own) = (pid.as_raw_nonzero().get(), own.as_raw_nonzero().get());
+                // SAFETY: the signal has a handler, and goes to a thread of this process.
+                unsafe { libc::syscall(libc::SYS_tgkill, pid, own, libc::SIGUSR1) };
+            }
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) {
+        drop(self.stop);
+        self.thread.join().unwrap();
+    }
+}
+
+/// Profilers signal every few milliseconds.
+#[test]
+fn signals_do_not_prolong_the_wait_for_a_hung_daemon() {
+    let daemon = Daemon::new("signals", 0);
+    let path = daemon.directory.join("hung.sock");
+    let _hung = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    let signals = Signals::start();
+    let started = Instant::now();
+    let tenant = Tenant::new(&path);
+    let waited = started.elapsed();
+    signals.stop();
+    assert!(!tenant.link.connected());
+    assert_eq!(tenant.link.error(), Some(rustix::io::Errno::AGAIN));
+    assert!(waited < Duration::from_secs(30), "{waited:?}");
 }
 
 #[test]
