@@ -172,6 +172,13 @@ impl Kept {
         self.members.contains_key(&process) || self.processes.contains_key(&process)
     }
 
+    /// Returns the number of changes that lead to it.
+    fn lines(&self) -> usize {
+        let groups = self.groups.values().map(|values| 1 + values.len());
+        let processes = self.processes.values().map(Values::len);
+        groups.chain(processes).sum::<usize>() + self.members.len()
+    }
+
     /// Returns the changes that lead to it.
     fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -245,13 +252,11 @@ impl Keeper {
         }
         let line = change.to_string();
         self.kept.apply(change);
-        let known = self.kept.groups.values().map(|values| 1 + values.len());
-        let known = known.sum::<usize>() + self.kept.members.len() + self.kept.processes.len();
+        let is_short =
+            self.lines <= OUTDATED_MAX || self.lines <= 2 * self.kept.lines() + OUTDATED_MAX;
         let appended = match &mut self.file {
-            Some(file) if self.lines <= 2 * known + OUTDATED_MAX => {
-                // One call: a daemon that is killed leaves a whole line, or none that counts.
-                file.write_all(line.as_bytes())
-            }
+            // One call: a daemon that is killed leaves a whole line, or none that counts.
+            Some(file) if is_short => file.write_all(line.as_bytes()),
             _ => Err(io::ErrorKind::Other.into()),
         };
         match appended {
@@ -313,6 +318,7 @@ fn parse(text: &str, boot: &str) -> Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     fn place(gpu: &str, file: &str) -> Place {
         (gpu.into(), file.into())
@@ -403,6 +409,25 @@ mod tests {
         }
         let kept = Keeper::read(&directory.0).kept().clone();
         assert_eq!((kept.groups.len(), kept.members.len()), (1, 100));
+    }
+
+    /// A limit of a process is a line, too. Many of them are no reason to make the file anew at
+    /// each change.
+    #[test]
+    fn many_limits_of_processes_are_appended() {
+        let directory = Directory::new("many");
+        let mut keeper = Keeper::read(&directory.0);
+        let files = ["a", "b", "c", "d"].map(|file| place("-", file));
+        for pid in 0..1000 {
+            let own = |place: &Place| Change::Own((pid, 5), place.clone(), "1".into());
+            files.iter().map(own).for_each(|change| keeper.keep(change));
+        }
+        assert_eq!(keeper.kept().lines(), keeper.kept().changes().len());
+        keeper.write();
+        let inode = || fs::metadata(directory.0.join(NAME)).unwrap().ino();
+        let before = inode();
+        keeper.keep(join(2000, false));
+        assert_eq!((directory.lines(), inode()), (4002, before));
     }
 
     #[test]

@@ -170,28 +170,23 @@ impl Daemon {
         }
         let value = String::from_utf8_lossy(text).trim().to_owned();
         let name = files::entry(file).name.to_owned();
-        let place = |gpu: Option<&String>| (gpu.map_or(NO_GPU.into(), String::clone), name.clone());
-        let change = match scope {
-            Scope::Group(group) => self
-                .group_name(group)
-                .map(|name| Change::Set(name, place(None), value)),
-            Scope::Pool(owner, gpu) => {
-                let place = place(self.addresses.get(&gpu));
-                match owner {
-                    Owner::Group(group) => self
-                        .group_name(group)
-                        .map(|name| Change::Set(name, place, value)),
-                    Owner::Proc(process) => Some(Change::Own(hashed(process), place, value)),
-                }
-            }
-            _ => None,
+        let (owner, gpu) = match scope {
+            Scope::Group(group) => (Owner::Group(group), None),
+            Scope::Pool(owner, gpu) => (owner, self.addresses.get(&gpu)),
+            _ => return,
         };
-        if let Some(change) = change {
-            if let Change::Set(name, place, _) = &change {
+        let place = (gpu.map_or(NO_GPU.into(), String::clone), name);
+        let change = match owner {
+            Owner::Proc(process) => Change::Own(hashed(process), place, value),
+            Owner::Group(group) => {
+                let Some(name) = self.group_name(group) else {
+                    return;
+                };
                 self.unrestored.remove(&(place.clone(), name.clone()));
+                Change::Set(name, place, value)
             }
-            self.keeper.keep(change);
-        }
+        };
+        self.keeper.keep(change);
     }
 
     /// Keeps that a process is a member of a group.
