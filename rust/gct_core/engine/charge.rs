@@ -236,10 +236,9 @@ impl State<'_> {
     /// Returns the limits of a process on a GPU that concern its neighbours.
     pub fn standing(&self, proc: ProcKey, gpu: GpuId) -> Standing {
         let (topology, settings) = (self.gpu_topology(gpu), self.launch_settings(proc, gpu));
-        let alone = self.reserved(Owner::Proc(proc), gpu);
         Standing {
-            own: self.reserved(self.owner_of(proc), gpu).or(&alone),
-            alone,
+            own: self.reserved_for(proc, gpu),
+            alone: self.reserved(Owner::Proc(proc), gpu),
             allowed: settings.allowed(&topology),
             // An owner always lends. `tpc.steal` of the borrower decides whether it borrows.
             lends: true,

@@ -49,17 +49,22 @@ impl State<'_> {
         here.fold(TpcMask::EMPTY, |all, (_, pool)| all.or(&pool.reserved))
     }
 
+    /// Returns the TPCs that are reserved for a process: its own, and those of its group.
+    pub(super) fn reserved_for(&self, proc: ProcKey, gpu: GpuId) -> TpcMask {
+        let of_owner = self.reserved(self.owner_of(proc), gpu);
+        of_owner.or(&self.reserved(Owner::Proc(proc), gpu))
+    }
+
     /// Returns the limits in force on the launches of a process on a GPU. If it may not steal, its
-    /// mask leaves out what is reserved for others, whether they have processes or not. A mask that
-    /// would be empty stays: then these processes decide when its launches may go.
+    /// mask leaves out what is reserved for others, whether they have processes or not. If nothing
+    /// is left, the mask stays as it is: a launch without a TPC would never start.
     pub fn launch_settings(&self, proc: ProcKey, gpu: GpuId) -> Settings {
         let settings = self.effective(proc, gpu);
-        let own = self.reserved(self.owner_of(proc), gpu);
-        let own = own.or(&self.reserved(Owner::Proc(proc), gpu));
-        let others = match settings.tpc_steal {
-            true => TpcMask::EMPTY,
-            false => self.reserved_on(gpu).without(&own),
-        };
+        if settings.tpc_steal {
+            return settings;
+        }
+        let others = self.reserved_on(gpu);
+        let others = others.without(&self.reserved_for(proc, gpu));
         let mask = settings.tpc_mask;
         let mask = mask.unwrap_or(*self.gpu_topology(gpu).existing());
         let left = mask.without(&others);

@@ -33,6 +33,17 @@ fn world_with_three_groups() -> (World, [Scope; 3]) {
     (world, pools)
 }
 
+/// Makes a process of CUDA's a member of the group with a pool. Returns its file, and the GPU.
+fn join(world: &mut World, pool: Scope) -> (FileId, GpuId) {
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let Scope::Pool(Owner::Group(group), gpu) = pool else {
+        panic!("{pool:?}");
+    };
+    world.store.state().member_moved(APP, Some(group)).unwrap();
+    (file, gpu)
+}
+
 fn reserved(world: &mut World, pool: Scope) -> String {
     let text = world.read(File::TpcReserved, pool).unwrap();
     text.trim_end().into()
@@ -92,12 +103,7 @@ fn removing_a_group_frees_its_reserved_tpcs() {
 #[test]
 fn a_process_has_a_quota_of_its_own() {
     let (mut world, [a, b, _]) = world_with_three_groups();
-    let file = world.open(APP, "");
-    world.cuda(file);
-    let Scope::Pool(Owner::Group(group), gpu) = a else {
-        panic!("{a:?}");
-    };
-    world.store.state().member_moved(APP, Some(group)).unwrap();
+    let (file, gpu) = join(&mut world, a);
     let own = world.pool(Owner::Proc(APP));
     assert_eq!(world.write(File::TpcQuota, a, "4"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, own, "3"), Ok(()));
@@ -138,12 +144,7 @@ fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
 #[test]
 fn a_program_is_shown_what_guarantees_of_others_leave() {
     let (mut world, [a, b, c]) = world_with_three_groups();
-    let file = world.open(APP, "");
-    world.cuda(file);
-    let Scope::Pool(Owner::Group(group), gpu) = a else {
-        panic!("{a:?}");
-    };
-    world.store.state().member_moved(APP, Some(group)).unwrap();
+    let (_, gpu) = join(&mut world, a);
     let shown = |world: &mut World| world.store.state().dependable_tpcs(APP, gpu).count();
     let mut after = |pool, file, value: &str| {
         assert_eq!(world.write(file, pool, value), Ok(()));
@@ -164,12 +165,7 @@ fn a_program_is_shown_what_guarantees_of_others_leave() {
 #[test]
 fn who_may_not_steal_has_nothing_that_others_reserved() {
     let (mut world, [a, b, _]) = world_with_three_groups();
-    let file = world.open(APP, "");
-    world.cuda(file);
-    let Scope::Pool(Owner::Group(group), _) = a else {
-        panic!("{a:?}");
-    };
-    world.store.state().member_moved(APP, Some(group)).unwrap();
+    let (file, _) = join(&mut world, a);
     let mut after = |pool, file_of, value: &str| {
         assert_eq!(world.write(file_of, pool, value), Ok(()));
         let terms = world.store.state().launch_terms(file, 1).unwrap();
