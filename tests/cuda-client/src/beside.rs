@@ -2,7 +2,7 @@
 
 //! Programs that are stopped, die, fault or find no memory, while others of their group go on.
 
-use crate::limits::{member, passed, passes, read, write, Group, NAME, ROOT};
+use crate::limits::{joins_and_runs, member, passed, passes, read, write, Group, NAME};
 use gct_ktap::{failed, holds, same, Outcome, Stop};
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -34,9 +34,8 @@ impl Rounds {
     /// Starts one, and returns it after its third round.
     fn start(name: &str) -> Result<Self, Stop> {
         let output = format!("/tmp/{name}");
-        let join = format!("echo $$ >{ROOT}/{NAME}/group.procs");
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{join} && exec cuda-client all rounds")]);
+        shell.args(["-c", &joins_and_runs("rounds")]);
         shell.stdin(Stdio::null()).stdout(File::create(&output)?);
         let rounds = Self {
             child: shell.spawn()?,

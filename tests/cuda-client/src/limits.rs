@@ -36,7 +36,7 @@ pub(crate) const LIMITS: &[Test] = &[
 ];
 
 /// Where debugfs shows the tree.
-pub(crate) const ROOT: &str = "/sys/kernel/debug/gctgroup";
+const ROOT: &str = "/sys/kernel/debug/gctgroup";
 /// The member's group.
 pub(crate) const NAME: &str = "cuda";
 
@@ -105,8 +105,12 @@ pub(crate) fn run(command: &str) -> Result<String, Stop> {
 
 /// Runs the steps that a filter chooses in a new member of the group. Returns what it prints.
 pub(crate) fn member(steps: &str) -> Result<String, Stop> {
-    let join = format!("echo $$ >{ROOT}/{NAME}/group.procs");
-    run(&format!("{join} && exec cuda-client all '{steps}'"))
+    run(&joins_and_runs(steps))
+}
+
+/// Returns the command of a shell that joins the group and becomes the program of these steps.
+pub(crate) fn joins_and_runs(steps: &str) -> String {
+    format!("echo $$ >{ROOT}/{NAME}/group.procs && exec cuda-client all '{steps}'")
 }
 
 /// Checks that steps ran, and that all passed.
