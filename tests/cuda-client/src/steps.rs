@@ -421,17 +421,20 @@ fn fork() -> Outcome {
     same("words", buffer.read()?, vec![5; WORDS]).map_err(short)
 }
 
-/// Launches once in each round, and says so when the launch has ended.
+/// Launches once in each round until standard input ends, and says when each launch has ended.
 fn rounds() -> Outcome {
     let (kernel, buffer) = (function(c"fill")?, Buffer::new(BYTES)?);
-    for value in 0..60 {
+    let input = std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    let mut value = 0;
+    while !input.is_finished() {
+        value += 1;
         fill(kernel, &buffer, value, null_mut())?;
         // SAFETY: nothing is passed.
         unsafe { cu!(cuCtxSynchronize())? };
         println!("# round {value}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    same("words", buffer.read()?, vec![59; WORDS]).map_err(short)
+    same("words", buffer.read()?, vec![value; WORDS]).map_err(short)
 }
 
 /// Stores where there is no memory. The context is lost, and says so: by the error of the GPU's
