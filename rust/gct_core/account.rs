@@ -27,7 +27,10 @@ pub struct Amount {
     pub native_channels: u32,
     /// Those of them that are shadowed.
     pub shadowed_channels: u32,
-    /// Device memory allocated by the resource manager.
+    /// Address spaces.
+    pub spaces: u32,
+    /// Device memory allocated by the resource manager: what the tenant asked for, and the
+    /// [charges](crate::costs) for other objects.
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.
     pub managed: Bytes,
@@ -47,6 +50,7 @@ impl Amount {
         shared_channels: 0,
         native_channels: 0,
         shadowed_channels: 0,
+        spaces: 0,
         memory: Bytes(0),
         managed: Bytes(0),
         tables: Bytes(0),
@@ -112,6 +116,10 @@ impl Amount {
                 native_channels: 1,
                 ..Self::ZERO
             },
+            Class::Space => Self {
+                spaces: 1,
+                ..Self::ZERO
+            },
             Class::DeviceMemory => Self {
                 memory: Bytes(answer),
                 ..Self::ZERO
@@ -137,6 +145,7 @@ impl Amount {
             shadowed_channels: self
                 .shadowed_channels
                 .checked_add(other.shadowed_channels)?,
+            spaces: self.spaces.checked_add(other.spaces)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
             tables: self.tables.checked_add(other.tables)?,
@@ -155,6 +164,7 @@ impl Amount {
             shadowed_channels: self
                 .shadowed_channels
                 .checked_sub(other.shadowed_channels)?,
+            spaces: self.spaces.checked_sub(other.spaces)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
             tables: self.tables.checked_sub(other.tables)?,

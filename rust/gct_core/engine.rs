@@ -25,6 +25,7 @@ mod gpus;
 mod group_procs;
 mod groups;
 mod host_memory;
+mod kept;
 mod managed;
 mod memory_view;
 mod owned;
@@ -45,6 +46,7 @@ mod tpc_quota;
 
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
 pub use host_memory::HostCharge;
+pub use kept::{Kept, KeptNames, OF_CHANNEL};
 pub use owned::{Progress, Shadowed, Site, Terms};
 pub use pageable::Paged;
 pub use pauses::Pausing;

@@ -14,6 +14,7 @@ extern crate std;
 
 pub mod account;
 pub mod check;
+pub mod costs;
 pub mod dirs;
 pub mod engine;
 pub mod error;

@@ -2,6 +2,7 @@
 
 //! Facts about a GPU, from its driver.
 
+use crate::costs::Costs;
 use crate::text::Text;
 use crate::topology::Topology;
 use crate::units::Bytes;
@@ -103,6 +104,8 @@ pub struct GpuFacts {
     pub topology: Topology,
     /// Device memory.
     pub memory_total: Option<Bytes>,
+    /// What its driver takes for objects of tenants.
+    pub costs: Costs,
     /// Its backend.
     pub backend: Backend,
 }
@@ -129,6 +132,7 @@ impl GpuFacts {
             uuid: None,
             topology: Topology::UNKNOWN,
             memory_total: None,
+            costs: Costs::NONE,
             backend,
         }
     }

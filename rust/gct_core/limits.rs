@@ -30,11 +30,11 @@ pub const POOLS_MAX: usize = (GROUPS_MAX + PROCS_MAX) * GPUS_MAX;
 pub const FILES_MAX: usize = 1 << 20;
 
 /// Objects of the resource manager that are tracked. libcuda makes about 150
-/// per process; a tracked object takes about 200 bytes.
-pub const OBJECTS_MAX: usize = 1 << 20;
+/// per process; a tracked object takes about 250 bytes.
+pub const OBJECTS_MAX: usize = 1 << 21;
 
 /// Open files, and objects, of one process: an eighth of all. A process that maps the
-/// whole of an H200 in pages of 2 MiB has 72,000 objects.
+/// whole of an H200 in pages of 2 MiB has 72,000 objects, each with a name in nvidia-uvm.
 pub const FILES_OF_PROC_MAX: usize = FILES_MAX / 8;
 /// Objects of one process; see [`FILES_OF_PROC_MAX`].
 pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
@@ -42,6 +42,13 @@ pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
 /// Aliases of one resource: in clients, in files, in dma-bufs. A process that shares a piece of
 /// memory by CUDA IPC needs at most two. It bounds what one event costs.
 pub const ALIASES_MAX: usize = 1024;
+
+/// Channels of one owner under a limit on one GPU: three quarters of the 2048 that a runlist of an
+/// H100 has. A context of libcuda 580 has 20, so they are enough for 76.
+pub const CHANNELS_OF_OWNER_MAX: u32 = 1536;
+
+/// Address spaces of one owner under a limit on one GPU. A context of libcuda 580 has two.
+pub const SPACES_OF_OWNER_MAX: u32 = 512;
 
 /// Directories shown: one for each group, process, pool and GPU.
 pub const DIRS_MAX: usize = POOLS_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;

@@ -27,6 +27,7 @@ mod lists;
 mod tree;
 
 use crate::account::Amount;
+use crate::engine::{KeptNames, OF_CHANNEL};
 use crate::error::Error;
 use crate::ids::{FileId, GpuId};
 use crate::plan::Acked;
@@ -85,6 +86,10 @@ pub struct Object {
     pub(crate) charge_deferred: bool,
     /// For managed memory: whether its account is closed. It goes with its last host memory.
     pub(crate) is_closed: bool,
+    /// For memory that is kept: its keepers.
+    pub(crate) keepers: Sat<u32>,
+    /// For a channel: the names that it keeps.
+    pub(crate) keeps: KeptNames,
     /// Its neighbours in its list.
     links: Links,
     /// The handle of its client, for controls on it.
@@ -113,6 +118,8 @@ impl Object {
             unconfirmed: false,
             charge_deferred: false,
             is_closed: false,
+            keepers: Sat(0),
+            keeps: [None; OF_CHANNEL],
             links: Links::NONE,
             client: ROOT,
             acked: Acked::NONE,

@@ -34,7 +34,7 @@ pub mod worker;
 
 use crate::gpu::GpuFacts;
 use crate::iface::File;
-use crate::rmapi::channel::ChannelParams;
+use crate::rmapi::channel::{ChannelMemory, ChannelParams};
 use crate::rmapi::nv::channel;
 use crate::rmapi::{word, Handle};
 use maps::{Mapping, Place, Space};
@@ -132,7 +132,7 @@ pub struct Request {
 
 impl Request {
     /// Bytes of the parameters that are read.
-    pub const BYTES: usize = ChannelParams::BYTES;
+    pub const BYTES: usize = ChannelMemory::BYTES;
 
     /// Reads a channel's parameters.
     ///
@@ -302,7 +302,10 @@ mod tests {
     #[test]
     fn what_cannot_be_served_stays_the_tenants() {
         let refused = Err(Native::Params);
-        assert_eq!(Request::decode(&params()[..Request::BYTES - 1]), refused);
+        assert_eq!(
+            Request::decode(&params()[..ChannelParams::BYTES - 1]),
+            refused
+        );
         assert_eq!(with(channel::USERD_MEMORY, &[0; 4]), refused);
         assert_eq!(with(channel::ENTRIES, &[0; 4]), refused);
         assert_eq!(with(channel::ENTRIES, &[1, 0, 0, 0]), refused);

@@ -3,6 +3,7 @@
 //! Defines the entries of the tables: GPUs, groups, users, processes, pools and open files.
 
 use crate::account::Usage;
+use crate::engine::Kept;
 use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
@@ -246,4 +247,6 @@ pub struct File {
     pub(crate) is_account: bool,
     /// Whether it shares objects with another process's file, or did.
     pub(crate) is_entangled: bool,
+    /// The name that it got last for memory that is kept.
+    pub(crate) last_kept: Option<Kept>,
 }

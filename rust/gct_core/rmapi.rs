@@ -202,6 +202,15 @@ impl Call {
                 params: address @ 1..,
                 ..
             } => Some(Hint { address, bytes: 4 }),
+            Action::Alloc {
+                class: Class::Channel,
+                params: address @ 1..,
+                ..
+            } => Some(Hint {
+                address,
+                // CAST: 144.
+                bytes: channel::ChannelMemory::BYTES as u32,
+            }),
             _ => self.lookup()?.hint(),
         }
     }
@@ -244,15 +253,12 @@ impl Call {
         }
     }
 
-    /// Returns whether the call allocates device memory.
+    /// Returns whether the call allocates device memory, or an object for which the driver does.
     pub const fn allocates_memory(&self) -> bool {
-        matches!(
-            self.action,
-            Action::Alloc {
-                class: Class::DeviceMemory,
-                ..
-            }
-        )
+        match self.action {
+            Action::Alloc { class, .. } => class.takes_memory(),
+            _ => false,
+        }
     }
 
     /// Returns whether the call allocates a channel.

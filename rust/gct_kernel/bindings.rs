@@ -44,7 +44,7 @@ pub struct gct_gpu {
 #[derive(Debug, Copy, Clone)]
 pub struct gct_call {
     pub has_entered: u64,
-    pub entered: [u64; 12usize],
+    pub entered: [u64; 16usize],
     pub served: [u64; 7usize],
 }
 #[repr(C)]
@@ -255,6 +255,14 @@ unsafe extern "C" {
         bytes: u64,
         uuid: *const u8,
     );
+    pub fn gct_uvm_keep(
+        control: *mut kernel::ffi::c_void,
+        space: *mut kernel::ffi::c_void,
+        client: u32,
+        object: u32,
+        name: *mut u32,
+    ) -> u32;
+    pub fn gct_uvm_let_go(space: *mut kernel::ffi::c_void, name: u32);
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_is_live() -> bool;
     pub fn gct_helper_enable_hooks(on: bool);

@@ -32,7 +32,7 @@ const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
 const _: () = assert!(offset_of!(gct_gpu, pmc_boot_42) == 28);
 const _: () = assert!(offset_of!(gct_gpu, bar0_base) == 32);
 const _: () = assert!(offset_of!(gct_gpu, name) == 64);
-const _: () = assert!(size_of::<gct_call>() == 160);
+const _: () = assert!(size_of::<gct_call>() == 192);
 const _: () = assert!(size_of::<gct_process>() == 16);
 
 /// Fails to compile if a function's type differs from its declaration in the C headers: both arms

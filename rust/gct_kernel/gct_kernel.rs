@@ -29,6 +29,7 @@ mod ffi;
 mod files;
 mod hooks;
 mod ioctl;
+mod kept;
 #[cfg(gct_kunit)]
 mod kunit;
 mod memory_info;

@@ -8,6 +8,7 @@
 use crate::bindings::gct_gpu;
 use crate::state::{Forked, Glue};
 use crate::{exec, owned, process, rm};
+use gct_core::costs::Costs;
 use gct_core::error::Error;
 use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
@@ -102,6 +103,8 @@ pub(crate) fn gpu_add(glue: &ArcBorrow<'_, Glue>, gpu: &gct_gpu) {
     };
     facts.name = Text::from_untrusted(&gpu.name);
     facts.boot_42 = gpu.pmc_boot_42;
+    // Measured for Hopper, and an estimate for others.
+    facts.costs = Costs::HOPPER;
     let features = match can_own(&facts) {
         true => WITH_CHANNELS,
         false => FEATURES,

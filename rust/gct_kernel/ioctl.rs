@@ -17,13 +17,14 @@ use crate::bindings::gct_call;
 use crate::hooks::{count_refusal, with, WITH_TPCS};
 use crate::serve::{self, Served};
 use crate::state::Glue;
-use crate::{exec, memory_info, owned, rm, rules, uvm};
+use crate::{exec, kept, memory_info, owned, rm, rules, uvm};
 use core::mem::{align_of, size_of};
-use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
+use gct_core::engine::{Flush, Imported, KeptNames, Ticket, Visited, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::allow::{Asked, Rule};
+use gct_core::rmapi::channel::ChannelMemory;
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::escape::MAP_MEMORY;
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share, Shared};
@@ -64,7 +65,7 @@ impl Entered {
 
 impl gct_call {
     /// Length of `entered`.
-    const ENTERED_WORDS: usize = 12;
+    const ENTERED_WORDS: usize = 16;
 
     /// Without an ioctl, and without served parameters.
     pub(crate) const EMPTY: Self = Self {
@@ -118,17 +119,27 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
         true => call.params_of_owned(),
         false => call.params(),
     };
-    let (mut request, mut bytes) = (None, None);
+    let (mut request, mut bytes, mut memory) = (None, None, None);
     if let Some(hint) = hint {
         let most = owns.then(|| call.params_most()).unwrap_or(0);
         let params = serve::serve(room, &hint, most);
         request = params.and_then(|params| Request::decode(params).ok());
         bytes = params.and_then(|params| call.answer_in(params));
+        memory = params.and_then(ChannelMemory::decode);
         let refused = params.and_then(|params| params_refused(glue, file, call, params));
         if let Some(status) = refused {
             drop(serve::taken(room));
             return Err(status);
         }
+    }
+    if call.allocates_channel() {
+        let kept = kept::for_channel(glue, file, call, memory, request);
+        let kept = kept
+            .or_else(|error| not_prepared(glue, file, call, error).map(|()| KeptNames::default()));
+        entered.ticket = entered.ticket.with_keeps(kept.map_err(|status| {
+            drop(serve::taken(room));
+            refused(glue, file, call, &entered, status)
+        })?);
     }
     if let Err(status) = charge(glue, file, &mut entered, bytes) {
         drop(serve::taken(room));
@@ -141,16 +152,19 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
     if owns {
         if let Err(status) = owned::enter(glue, file, call, request, room) {
             drop(serve::taken(room));
-            let refused = Call { status, ..*call };
-            count_refusal(
-                glue,
-                glue.with(|state, _| state.call_leave(file, &refused, entered.ticket, None)),
-            );
-            return Err(status);
+            return Err(refused(glue, file, call, &entered, status));
         }
     }
     entered.put(room);
     Ok(())
+}
+
+/// Ends an ioctl for the core that does not run. Returns its status.
+fn refused(glue: &Glue, file: FileId, call: &Call, entered: &Entered, status: Status) -> Status {
+    let refused = Call { status, ..*call };
+    let left = glue.with(|state, _| state.call_leave(file, &refused, entered.ticket, None));
+    count_refusal(glue, left);
+    status
 }
 
 /// Prepares the core for an ioctl. Also returns the control in flight that a free has to wait for.
@@ -162,6 +176,10 @@ fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait
     let prepared = glue.with(|state, _| {
         if let Some(status) = state.call_refused(file, call) {
             return Ok(Err(status));
+        }
+        if state.is_crowded(file, call) {
+            state.count(Failure::Limit);
+            return Ok(Err(rmapi::INSUFFICIENT_RESOURCES));
         }
         // Ask first: `call_enter` hides what the ioctl frees.
         let takes_channels = state.takes_channels(file, call);
@@ -240,16 +258,7 @@ fn charge(
             Err(status) => status,
         },
     };
-    let ended = Call {
-        status: refused,
-        ..*call
-    };
-    let ticket = entered.ticket;
-    count_refusal(
-        glue,
-        glue.with(|state, _| state.call_leave(file, &ended, ticket, None)),
-    );
-    Err(refused)
+    Err(self::refused(glue, file, call, entered, refused))
 }
 
 /// Counts that the core could not prepare for an ioctl. Under a limit the ioctl is refused.

@@ -41,7 +41,7 @@ use limited::Limited;
 use shadow::Past;
 use tenant::Tenant;
 
-pub(crate) use alloc::enter;
+pub(crate) use alloc::{enter, ring_memory};
 pub(crate) use client::Sender;
 pub(crate) use ear::mapped as cpu_mapped;
 pub(crate) use follow::{leave, mapped, settled};

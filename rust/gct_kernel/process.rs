@@ -3,9 +3,10 @@
 //! Identifies processes, and has their forks and exits reported.
 
 use crate::bindings;
+use crate::state::Glue;
 use core::ptr::NonNull;
 use gct_core::error::Error;
-use gct_core::ids::{ProcKey, UserId};
+use gct_core::ids::{FileId, ProcKey, UserId};
 use gct_core::limits;
 use kernel::sync::aref::ARef;
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -120,6 +121,14 @@ pub(crate) fn cgroup(buffer: &mut CgroupBuffer) -> &[u8] {
         .ok()
         .and_then(|length| buffer.get(..length))
         .unwrap_or_default()
+}
+
+/// Returns whether a limit binds the process that opened a file; without the file, current.
+pub(crate) fn is_bound(glue: &Glue, file: Option<FileId>) -> bool {
+    match file {
+        Some(file) => glue.binds_file(file),
+        None => glue.binds_opener(current(), cgroup(&mut { CGROUP_BUFFER })),
+    }
 }
 
 /// Whether a [`Watch`] exists.

@@ -181,14 +181,7 @@ pub(crate) fn account_open(glue: &Glue, gpu: Option<&Gpu>, file: Option<FileId>)
     if let Some(gpu) = gpu {
         return account_of(glue, gpu, file?);
     }
-    let is_bound = match file {
-        Some(file) => glue.binds_file(file),
-        None => {
-            let mut buffer = process::CGROUP_BUFFER;
-            glue.binds_opener(process::current(), process::cgroup(&mut buffer))
-        }
-    };
-    (!is_bound).then_some(SlotId(0))
+    (!process::is_bound(glue, file)).then_some(SlotId(0))
 }
 
 fn account_of(glue: &Glue, gpu: &Gpu, space: FileId) -> Option<SlotId> {

@@ -81,8 +81,6 @@ int gct_uvm_hold(int32_t descriptor, struct gct_uvm_holder *holder)
 	nv_file_private_t *private;
 	nv_linux_file_private_t *nvlfp;
 
-	if (!READ_ONCE(gct_owning))
-		return 0;
 	private = nv_get_file_private(descriptor, NV_TRUE, &holder->held);
 	if (!private)
 		return 0;
@@ -109,3 +107,5 @@ EXPORT_SYMBOL_GPL(gct_uvm_gone);
 EXPORT_SYMBOL_GPL(gct_uvm_is_lent);
 EXPORT_SYMBOL_GPL(gct_uvm_mapped);
 EXPORT_SYMBOL_GPL(gct_uvm_unmapped);
+EXPORT_SYMBOL_GPL(gct_uvm_keep);
+EXPORT_SYMBOL_GPL(gct_uvm_let_go);

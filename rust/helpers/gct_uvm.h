@@ -25,11 +25,11 @@ struct gct_known {
 	u64 number;
 	/* The VA space's open file. It is not held: it leaves the table before it goes. */
 	struct file *filp;
-	/* The token of the control file by which GPU VA spaces were registered. */
+	/* The token of the control file by which GPU VA spaces were registered; NULL before. */
 	void *owner;
-	/* Whoever registered them first. The window is reserved there. */
+	/* Whoever registered them first, or NULL. The window is reserved there. */
 	struct mm_struct *mm;
-	/* Held by ioctls of the tenant by which address spaces come and go, and by UVM_FREE. */
+	/* Held by ioctls of the tenant by which address spaces and mappings come and go. */
 	struct mutex ioctls;
 	/* Held while the lists change. Nobody waits for a lock of the tenant's with it. */
 	struct mutex lock;
@@ -40,6 +40,8 @@ struct gct_known {
 	struct delayed_work reaper;
 	/* Address of the window, or 0. */
 	u64 window;
+	/* Memory of the resource manager that is mapped: its gct_kept_gpu. */
+	struct list_head kept;
 };
 
 /* A GPU's address space that was registered in a VA space. */
@@ -56,6 +58,9 @@ struct gct_known *gct_known_of(struct file *filp);
 /* The same where there is something, even if gctgroup is being removed. */
 struct gct_known *gct_known_still(struct file *filp);
 
+/* The same. Makes it if there is none. NULL without memory. */
+struct gct_known *gct_known_made(struct file *filp);
+
 /* Returns what is known of a VA space by its number, with its file held, or NULL. */
 struct gct_known *gct_hold(u64 number);
 
@@ -69,5 +74,38 @@ struct gct_registered *gct_registered_of(struct gct_known *known, const NvU8 *uu
  */
 bool gct_reap(struct gct_known *known, bool waits);
 void gct_reap_later(struct work_struct *work);
+
+/* Room for the changes of one ioctl. */
+struct gct_spares {
+	struct list_head ranges;
+	struct list_head gpus;
+	struct gct_kept *kept;
+};
+
+/* Allocates room for a change of the mappings of some GPUs. Returns false without memory. */
+bool gct_spares_alloc(struct gct_spares *spares, NvU64 gpus);
+
+/* Frees what of it was not used. */
+void gct_spares_free(struct gct_spares *spares);
+
+/*
+ * Record what nvidia-uvm has mapped and unmapped (gct_uvm_kept.c). The ioctls of the space
+ * are held.
+ *
+ *   begin     memory is mapped that has the name @name, 0 if it is not followed
+ *   mapped    it, for one of the GPUs for which there is room
+ *   begun     it is mapped for all of them, at least for one
+ *   unmapped  addresses, for the GPU @uuid or for all. Without @spares it divides no mapping
+ *   gone      all that a GPU has mapped
+ *   end       nothing is recorded any more. The names go with the file
+ */
+void gct_kept_begin(struct gct_spares *spares, u32 name);
+void gct_kept_mapped(struct gct_known *known, const struct gct_uvm_mapping *mapping,
+		     struct gct_spares *spares);
+void gct_kept_begun(struct gct_spares *spares);
+void gct_kept_unmapped(struct gct_known *known, const NvU8 *uuid, NvU64 first, NvU64 last,
+		       struct gct_spares *spares);
+void gct_kept_gone(struct gct_known *known, const NvU8 *uuid);
+void gct_kept_end(struct gct_known *known);
 
 #endif /* GCT_UVM_OBJECTS_H */

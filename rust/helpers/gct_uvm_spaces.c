@@ -63,24 +63,23 @@ struct gct_known *gct_known_of(struct file *filp)
 	return gct_enabled() && READ_ONCE(gct_numbers) ? gct_known_still(filp) : NULL;
 }
 
-/*
- * The same. Makes it if there is none. NULL also where another control file has
- * registered GPU VA spaces there: gctgroup follows the first.
- */
-static struct gct_known *gct_known_made(struct file *filp, void *owner)
+struct gct_known *gct_known_made(struct file *filp)
 {
-	struct gct_known *made = kzalloc(sizeof(*made), GFP_KERNEL_ACCOUNT);
-	struct gct_known *known;
+	struct gct_known *known = gct_known_still(filp);
+	struct gct_known *made;
 
+	if (known)
+		return known;
+	made = kzalloc(sizeof(*made), GFP_KERNEL_ACCOUNT);
 	if (!made)
 		return NULL;
 	made->va_space = uvm_va_space_get(filp);
 	made->filp = filp;
-	made->owner = owner;
 	mutex_init(&made->ioctls);
 	mutex_init(&made->lock);
 	INIT_LIST_HEAD(&made->registered);
 	INIT_LIST_HEAD(&made->leaving);
+	INIT_LIST_HEAD(&made->kept);
 	INIT_DELAYED_WORK(&made->reaper, gct_reap_later);
 	mutex_lock(&gct_table_lock);
 	known = gct_find(made->va_space);
@@ -89,12 +88,30 @@ static struct gct_known *gct_known_made(struct file *filp, void *owner)
 		made = NULL;
 		WRITE_ONCE(gct_numbers, gct_numbers + 1);
 		known->number = gct_numbers;
-		known->mm = current->mm;
-		mmgrab(known->mm);
 		hash_add(gct_table, &known->node, (unsigned long)known->va_space);
 	}
 	mutex_unlock(&gct_table_lock);
 	kfree(made);
+	return known;
+}
+
+/*
+ * The same, for a control file that registers a GPU VA space. NULL also where another has
+ * registered some there: gctgroup follows the first.
+ */
+static struct gct_known *gct_known_by(struct file *filp, void *owner)
+{
+	struct gct_known *known = gct_known_made(filp);
+
+	if (!known)
+		return NULL;
+	mutex_lock(&gct_table_lock);
+	if (!known->owner) {
+		known->mm = current->mm;
+		mmgrab(known->mm);
+		WRITE_ONCE(known->owner, owner);
+	}
+	mutex_unlock(&gct_table_lock);
 	return known->owner == owner ? known : NULL;
 }
 
@@ -164,7 +181,7 @@ NV_STATUS uvm_gct_register_gpu_va_space(UVM_REGISTER_GPU_VASPACE_PARAMS *params,
 	if (!gct_enabled() || !gct_uvm_hold(params->rmCtrlFd, &holder))
 		return uvm_api_register_gpu_va_space(params, filp);
 	if (holder.file)
-		known = gct_known_made(filp, holder.file);
+		known = gct_known_by(filp, holder.file);
 	status = known ? gct_register(known, params, filp) :
 			 uvm_api_register_gpu_va_space(params, filp);
 	gct_uvm_release(&holder);
@@ -216,6 +233,8 @@ static NV_STATUS gct_unregister(const struct gct_unregister *call, const NvU8 *u
 	gct_reap(known, true);
 	if (gct_take(known, uuid, &registered))
 		status = gct_unregister_run(call, filp);
+	if (status == NV_OK)
+		gct_kept_gone(known, uuid);
 	if (registered && status != NV_OK) {
 		mutex_lock(&known->lock);
 		list_add(&registered->list, &known->registered);
@@ -263,7 +282,9 @@ void uvm_gct_release(uvm_va_space_t *va_space)
 	list_for_each_entry_safe(registered, next, &known->registered, list)
 		kfree(registered);
 	gct_uvm_gone(known->owner, known->number, NULL);
-	mmdrop(known->mm);
+	gct_kept_end(known);
+	if (known->mm)
+		mmdrop(known->mm);
 	kfree(known);
 }
 

@@ -69,11 +69,11 @@ _Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
  */
 struct gct_call {
 	uint64_t has_entered;		/* not 0: `entered` holds the decoded ioctl */
-	uint64_t entered[12];		/* ioctl::Entered of gct_kernel */
+	uint64_t entered[16];		/* ioctl::Entered of gct_kernel */
 	uint64_t served[7];		/* struct gct_served of gct_serve.c */
 };
 
-_Static_assert(sizeof(struct gct_call) == 160, "struct gct_call is ABI");
+_Static_assert(sizeof(struct gct_call) == 192, "struct gct_call is ABI");
 
 /*
  * Start and stop gctgroup with nvidia.ko. Context: process, may sleep.
@@ -483,7 +483,8 @@ void gct_uvm_stop(void);
 /*
  * Hold the control file with a descriptor of current's, and have no ioctl of it
  * between gct_ioctl_enter() and gct_ioctl_leave() until the release. hold returns 1,
- * or 0 if there is nothing to report. @file is the token of the control file.
+ * or 0 if it is no control file or current is killed. @file is the token of the control
+ * file.
  */
 struct gct_uvm_holder {
 	void *file;
@@ -513,5 +514,23 @@ int gct_uvm_is_lent(uint32_t client, uint32_t memory);
 void gct_uvm_mapped(void *file, const struct gct_uvm_mapping *mapping);
 void gct_uvm_unmapped(void *file, uint64_t number, uint64_t address, uint64_t bytes,
 		      const uint8_t *uuid);
+
+/*
+ * Memory of the resource manager that nvidia-uvm maps, and so keeps, is charged until the
+ * last mapping is gone.
+ *
+ * gct_uvm_keep() has the core follow @client's @object for an address space with the token
+ * @space. It is called before the memory is mapped, so that a mapping never fails half-way.
+ * @control is the token of the client's control file, whose ioctls the caller holds off
+ * (gct_uvm_hold) until the memory is mapped, or NULL. It returns an NV_STATUS: other than 0
+ * if the memory cannot be followed and the opener of the space is under a limit. It then must
+ * not be mapped. *@name is the name of the memory there, 0 if nothing is to be followed.
+ * gct_uvm_let_go() ends one gct_uvm_keep(). Names that are left go with @space.
+ *
+ * Context: process, may sleep; no lock of nvidia-uvm is held.
+ */
+uint32_t gct_uvm_keep(void *control, void *space, uint32_t client, uint32_t object,
+		      uint32_t *name);
+void gct_uvm_let_go(void *space, uint32_t name);
 
 #endif /* GCT_H */

@@ -11,11 +11,13 @@
 //! ```
 
 use crate::account::Amount;
+use crate::costs::Costs;
 use crate::engine::Ticket;
 use crate::error::Error;
 use crate::gpu_time::GpuTime;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::launches::{EffectiveTpcs, Launches};
+use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::records::{File, Pool};
 use crate::rmapi::{Action, Call, Class, Handle};
@@ -39,26 +41,78 @@ impl State<'_> {
         call: &Call,
         hint: Option<u64>,
     ) -> Result<Option<Ticket>, Error> {
-        let Action::Alloc {
-            class: class @ Class::DeviceMemory,
-            bytes,
-            ..
-        } = call.action
-        else {
-            return Ok(Some(Ticket::NONE));
-        };
-        let gpu = self.parent_of(file, call).and_then(|parent| parent.gpu);
         let proc = self.files.get(&file).map(|file| file.proc);
-        let Some((proc, gpu)) = proc.zip(gpu) else {
+        let Some((proc, (gpu, more))) = proc.zip(self.memory_for(file, call, hint)) else {
             return Ok(Some(Ticket::NONE));
         };
         self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
-        let amount = Amount::of_object(class, bytes.or(hint).unwrap_or(0));
-        if self.exceeds_limit(proc, gpu, amount.memory) {
+        if self.exceeds_limit(proc, gpu, more) {
             return Ok(None);
         }
+        let amount = Amount::of_object(Class::DeviceMemory, more.get());
         self.charge_reserved(file, proc, gpu, amount).map(Some)
+    }
+
+    /// Returns the GPU on which an ioctl allocates, and the device memory that the resource manager
+    /// takes for it. `hint` is as for [`State::call_try_charge`].
+    fn memory_for(&self, file: FileId, call: &Call, hint: Option<u64>) -> Option<(GpuId, Bytes)> {
+        let Action::Alloc { class, bytes, .. } = call.action else {
+            return None;
+        };
+        let parent = self.parent_of(file, call)?;
+        let gpu = parent.gpu.filter(|_| class.takes_memory())?;
+        let answer = bytes.or(hint).unwrap_or(0);
+        let mut more = self.amount_of(Some(gpu), class, answer).memory;
+        if class == Class::Channel && parent.class == Class::Device {
+            more += self.costs_on(Some(gpu)).compute_group;
+        }
+        // As small as nothing: no ticket.
+        (class == Class::DeviceMemory || more > Bytes(0)).then_some((gpu, more))
+    }
+
+    /// Returns what the driver takes for objects of a GPU.
+    fn costs_on(&self, gpu: Option<GpuId>) -> Costs {
+        let gpu = gpu.and_then(|gpu| self.gpus.get(&gpu));
+        gpu.map_or(Costs::NONE, |gpu| gpu.facts.costs)
+    }
+
+    /// Returns the amount of one object, with what the driver takes for it. `answer` is as for
+    /// [`Amount::of_object`].
+    pub(super) fn amount_of(&self, gpu: Option<GpuId>, class: Class, answer: u64) -> Amount {
+        let mut amount = Amount::of_object(class, answer);
+        amount.memory += self.costs_on(gpu).of(class, answer);
+        amount
+    }
+
+    /// Returns what the driver takes for the channel group that it makes for a channel, if the
+    /// channel's parent is a device.
+    pub(super) fn cost_of_group_above(&self, parent: ObjectKey, gpu: Option<GpuId>) -> Bytes {
+        let parent = self.objects.get(parent);
+        match parent.is_some_and(|parent| parent.class == Class::Device) {
+            true => self.costs_on(gpu).compute_group,
+            false => Bytes(0),
+        }
+    }
+
+    /// Returns whether an ioctl would give an owner under a limit more channels or address spaces
+    /// than one may have of a GPU.
+    pub fn is_crowded(&self, file: FileId, call: &Call) -> bool {
+        let Action::Alloc { class, .. } = call.action else {
+            return false;
+        };
+        let count = |now: &Amount| match class {
+            Class::Channel => now.channels >= limits::CHANNELS_OF_OWNER_MAX,
+            Class::Space => now.spaces >= limits::SPACES_OF_OWNER_MAX,
+            _ => false,
+        };
+        let full = || {
+            let gpu = self.parent_of(file, call)?.gpu?;
+            let proc = self.files.get(&file)?.proc;
+            let pool = self.pools.get(&(self.owner_of(proc), gpu))?;
+            Some(count(pool.usage.now()) && self.binds_proc(proc))
+        };
+        full().unwrap_or(false)
     }
 
     /// Returns the first of a process and its group whose limit refuses an ioctl's allocation now,
@@ -69,17 +123,8 @@ impl State<'_> {
         call: &Call,
         hint: Option<u64>,
     ) -> Option<(Owner, GpuId, Bytes)> {
-        let Action::Alloc {
-            class: class @ Class::DeviceMemory,
-            bytes,
-            ..
-        } = call.action
-        else {
-            return None;
-        };
-        let gpu = self.parent_of(file, call)?.gpu?;
+        let (gpu, more) = self.memory_for(file, call, hint)?;
         let proc = self.files.get(&file)?.proc;
-        let more = Amount::of_object(class, bytes.or(hint).unwrap_or(0)).memory;
         let mut owners = self.owners_of(proc).into_iter().flatten();
         let over = owners.find(|owner| self.exceeds_limit_of(*owner, gpu, more))?;
         Some((over, gpu, more))
@@ -184,8 +229,15 @@ impl State<'_> {
         Ok(Ticket::reserved(hidden))
     }
 
-    /// Takes back the charge of a ticket for which no [`State::call_leave`] follows.
+    /// Takes back what a ticket charges and keeps, if no [`State::call_leave`] follows that records
+    /// an object.
     pub fn uncharge_ticket(&mut self, file: FileId, ticket: Ticket) {
+        self.uncharge_reserved(file, ticket);
+        self.let_all_go(file, ticket.keeps);
+    }
+
+    /// Takes back the charge of a ticket.
+    pub(super) fn uncharge_reserved(&mut self, file: FileId, ticket: Ticket) {
         let proc = self.files.get(&file).map(|file| file.proc);
         if let (Some(proc), Some(key)) = (proc, ticket.reservation()) {
             self.free(proc, key);

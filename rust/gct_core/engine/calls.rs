@@ -9,8 +9,7 @@
 //! ```
 
 use super::freeing::OBJECTS_PER_STEP;
-use super::Ticket;
-use crate::account::Amount;
+use super::{Kept, Ticket};
 use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::iface::CgroupPath;
@@ -65,6 +64,7 @@ impl State<'_> {
             reserved: Sat(0),
             is_account: false,
             is_entangled: false,
+            last_kept: None,
         };
         self.files.insert(id, file)?;
         self.objects.add_root(id.raw(), id)?;
@@ -222,6 +222,8 @@ impl State<'_> {
     /// Returns the object that a call frees.
     fn find(&self, file: FileId, call: &Call) -> Option<ObjectKey> {
         let key = if call.object == call.client {
+            // What the file keeps has no handle that a tenant could free.
+            self.objects.space(file, call.client)?;
             ObjectKey::new(file.raw(), call.client)
         } else {
             ObjectKey::new(self.objects.space(file, call.client)?, call.object)
@@ -260,9 +262,9 @@ impl State<'_> {
         handle: Handle,
         ticket: Ticket,
     ) -> Result<(), Error> {
-        // RM gives no client this handle, but a tenant may change the argument that is decoded
-        // again. Here it is the root's.
-        if handle == 0 {
+        // RM gives no client such a handle, but a tenant may change the argument that is decoded
+        // again. Here they are those of the root and of what the file keeps.
+        if handle == 0 || Kept::from_raw(handle).is_some() {
             return Ok(());
         }
         self.room_for(file, Objects::OF_CLIENT, ticket)?;
@@ -287,8 +289,9 @@ impl State<'_> {
         self.room_for(file, 1, ticket)?;
         self.reserve_charge()?;
         // Nothing fails between this and the charge of the object.
-        self.uncharge_ticket(file, ticket);
+        self.uncharge_reserved(file, ticket);
         let Some(new) = self.key_for_new(file, call) else {
+            self.let_all_go(file, ticket.keeps);
             return Ok(());
         };
         self.free(new.proc, new.key);
@@ -299,15 +302,17 @@ impl State<'_> {
             Class::Subdevice => self.gpu_of_subdevice(new.key, &object, number),
             _ => self.gpu_of_parent(new.key, &object),
         };
-        let mut amount = Amount::of_object(class, number.unwrap_or(0));
+        let mut amount = self.amount_of(object.gpu, class, number.unwrap_or(0));
         let parent = ObjectKey::new(new.key.space, object.parent);
         if class == Class::Channel {
             // RM creates a channel group below a device and does not return its handle.
             amount.channel_groups = u32::from(self.is_device(parent));
+            amount.memory += self.cost_of_group_above(parent, object.gpu);
             amount.shared_channels = u32::from(self.is_made_by_another(parent, new.proc));
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;
+        object.keeps = ticket.keeps;
         object.acked.primary = true;
         self.objects.add(new.key, object)?;
         if class == Class::Subdevice {
@@ -361,7 +366,7 @@ impl State<'_> {
         let hidden = ObjectKey::new(self.sequence.next(), known.handle);
         self.objects.hide(hidden, name)?;
         self.count_objects_of(file);
-        if Amount::of_object(name.class, 1) != Amount::ZERO {
+        if name.class.takes_memory() {
             self.objects.add_alias(known, hidden);
         }
         Ok(hidden.space)

@@ -123,6 +123,8 @@ impl State<'_> {
     fn drain_one(&mut self, proc: ProcKey, top: ObjectKey) -> Option<FileId> {
         let (object, successor) = self.objects.pop(top)?;
         self.succeeded_by(&object, successor);
+        // The driver duplicates no channel, so its names go with it.
+        self.let_all_go(object.file, object.keeps);
         match successor {
             Some(successor) => self.inherit(proc, &object, successor),
             None => self.uncharge(proc, &object),

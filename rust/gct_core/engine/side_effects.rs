@@ -135,7 +135,7 @@ impl State<'_> {
             return Some(false);
         };
         let object = self.objects.get(ObjectKey::new(space, call.object))?;
-        Some(object.class == Class::ContextShare)
+        Some(matches!(object.class, Class::ContextShare | Class::Space))
     }
 
     /// Returns the next channel or channel group of a client after `after`, which starts at 0.
@@ -423,7 +423,7 @@ impl State<'_> {
     ///
     /// [`Error::NoSpace`] at the maximum number of aliases.
     fn name(&mut self, known: ObjectKey, key: ObjectKey, object: Object) -> Result<(), Error> {
-        let counts = Amount::of_object(object.class, 1) != Amount::ZERO;
+        let counts = object.class.takes_memory();
         self.objects.check_alias_limit(known)?;
         self.objects.add(key, object)?;
         if counts {

@@ -17,6 +17,7 @@ mod gpus;
 mod groups;
 mod host_memory;
 mod hostile;
+mod kept;
 mod objects;
 mod overdraft;
 mod owned;

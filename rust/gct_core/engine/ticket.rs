@@ -2,6 +2,7 @@
 
 //! Carries what the entry of an ioctl leaves for its return.
 
+use super::kept::{KeptNames, OF_CHANNEL};
 use crate::objects::ObjectKey;
 use crate::rmapi::Handle;
 
@@ -18,6 +19,8 @@ pub struct Ticket {
     pub(super) moving: Handle,
     /// Number of objects for which room is reserved.
     pub(super) reserved: usize,
+    /// Memory that the channel keeps which the ioctl is to make.
+    pub(super) keeps: KeptNames,
 }
 
 impl Ticket {
@@ -28,6 +31,7 @@ impl Ticket {
         handle: 0,
         moving: 0,
         reserved: 0,
+        keeps: [None; OF_CHANNEL],
     };
 
     /// Returns a ticket for device memory that is charged to the hidden object.
@@ -38,6 +42,7 @@ impl Ticket {
             handle: hidden.handle,
             moving: 0,
             reserved: 0,
+            keeps: [None; OF_CHANNEL],
         }
     }
 
@@ -46,8 +51,15 @@ impl Ticket {
     pub const fn with_charge(self, charge: Self) -> Self {
         Self {
             reserved: self.reserved,
+            keeps: self.keeps,
             ..charge
         }
+    }
+
+    /// Returns the ticket of a channel that keeps memory.
+    #[must_use]
+    pub const fn with_keeps(self, keeps: KeptNames) -> Self {
+        Self { keeps, ..self }
     }
 
     /// Returns the hidden object that is charged for device memory.

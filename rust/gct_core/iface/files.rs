@@ -248,7 +248,7 @@ files! {
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
-        doc: "Device memory charged now: allocations of the owner's processes from the resource manager, and managed memory.",
+        doc: "Device memory charged now: allocations of the owner's processes from the resource manager, until nothing keeps them, fixed charges for its other objects, and managed memory.",
     }
     GmemPeak: Pool "gmem.peak" ReadWrite Bytes {
         default: "0",

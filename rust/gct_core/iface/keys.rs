@@ -115,7 +115,7 @@ pub const KEYS: &[Key] = &[
         File::GmemStat,
         "pinned",
         Some(Feature::GmemCharge),
-        "Bytes that the resource manager allocated.",
+        "Bytes that the resource manager allocated, with the fixed charges for channels and other objects.",
     ),
     key(
         File::GmemStat,

@@ -100,7 +100,7 @@ mod tests {
         let bytes = share.params_of_owned().map(|hint| hint.bytes);
         assert_eq!((bytes, share.space_in(&[7, 0, 0, 0])), (Some(4), Some(7)));
         let channel = alloc(nv::HOPPER_CHANNEL_GPFIFO_A, 0x1000);
-        assert_eq!(channel.params_of_owned().map(|hint| hint.bytes), Some(72));
+        assert_eq!(channel.params_of_owned().map(|hint| hint.bytes), Some(144));
         for class in [nv::NV01_DEVICE_0, nv::NV01_MEMORY_LOCAL_USER, nv::NV01_ROOT] {
             let call = alloc(class, 0x1000);
             assert_eq!(call.params_of_owned(), call.params());

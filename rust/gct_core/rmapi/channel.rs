@@ -40,6 +40,27 @@ impl ChannelParams {
     }
 }
 
+/// The memory objects that a channel is made of, from its parameters: its notifiers and its USERD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelMemory(pub [Handle; 3]);
+
+impl ChannelMemory {
+    /// Length of the part of the structure that names them.
+    pub const BYTES: usize = channel::ECC_ERROR_MEMORY + 4;
+
+    /// Decodes the parameters. Returns `None` for fewer than [`BYTES`](Self::BYTES).
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let fields = Fields(bytes);
+        let [error, userd, ecc] = [
+            channel::ERROR_MEMORY,
+            channel::USERD_MEMORY,
+            channel::ECC_ERROR_MEMORY,
+        ]
+        .map(|at| fields.u32(at).ok());
+        Some(Self([error?, userd?, ecc?]))
+    }
+}
+
 /// Returns the Xid in a channel's error notifier, or `None` if no error has ended the channel.
 /// `words` are the first four of its `NvNotification`: time (two), `info32`, and `status << 16 |
 /// info16`.

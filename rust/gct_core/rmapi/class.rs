@@ -19,6 +19,8 @@ pub enum Class {
     Channel,
     /// `FERMI_CONTEXT_SHARE_A`.
     ContextShare,
+    /// `FERMI_VASPACE_A`: an address space.
+    Space,
     /// `NV01_MEMORY_LOCAL_USER`: device memory.
     DeviceMemory,
     /// Host memory, address space and other memory classes.
@@ -51,6 +53,7 @@ impl Class {
             | BLACKWELL_CHANNEL_GPFIFO_A
             | BLACKWELL_CHANNEL_GPFIFO_B => Self::Channel,
             FERMI_CONTEXT_SHARE_A => Self::ContextShare,
+            FERMI_VASPACE_A => Self::Space,
             NV01_MEMORY_LOCAL_USER => Self::DeviceMemory,
             NV01_MEMORY_SYSTEM
             | NV01_MEMORY_LOCAL_PRIVILEGED
@@ -81,6 +84,18 @@ impl Class {
                 | FERMI_CONTEXT_SHARE_A
                 | KEPLER_CHANNEL_GROUP_A
                 | KERNEL_GRAPHICS_CONTEXT
+        )
+    }
+
+    /// Returns whether the driver takes device memory for an object of this class.
+    pub const fn takes_memory(self) -> bool {
+        matches!(
+            self,
+            Self::ChannelGroup
+                | Self::Channel
+                | Self::ContextShare
+                | Self::Space
+                | Self::DeviceMemory
         )
     }
 

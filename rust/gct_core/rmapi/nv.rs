@@ -341,6 +341,7 @@ structures! {
         ADDRESS_SPACE = "hVASpace" @ 28,
         USERD_MEMORY = "hUserdMemory" @ 32,
         USERD_OFFSET = "userdOffset" @ 64,
+        ECC_ERROR_MEMORY = "hObjectEccError" @ 140,
     }
 
     // Parameters of controls: `ctrl/*`.

@@ -294,7 +294,7 @@ fn classes_of_a_real_program() {
         (0x3e, Class::OtherMemory),
         (0xc661, Class::Usermode),
         (0xcbc0, Class::Other),
-        (0x90f1, Class::Other),
+        (0x90f1, Class::Space),
     ] {
         assert_eq!(Class::from_number(number), class, "{number:#x}");
         assert_eq!(class.is_tracked(), class != Class::Other);

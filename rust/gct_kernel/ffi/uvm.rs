@@ -4,7 +4,7 @@
 
 use super::{glue, token, uuid_at};
 use crate::bindings::{self, gct_uvm_mapping, gct_uvm_space};
-use crate::owned;
+use crate::{kept, owned};
 use core::mem::size_of;
 use kernel::ffi::{c_int, c_void};
 
@@ -18,6 +18,8 @@ check_signatures!(
     gct_uvm_is_lent,
     gct_uvm_mapped,
     gct_uvm_unmapped,
+    gct_uvm_keep,
+    gct_uvm_let_go,
 );
 
 /// Records that nvidia-uvm owns the page tables of an address space. Returns whether it has.
@@ -89,5 +91,39 @@ unsafe extern "C" fn gct_uvm_unmapped(
     let uuid = unsafe { uuid_at(uuid) };
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
         owned::uvm::unmapped(&glue, file, number, [address, bytes], uuid);
+    }
+}
+
+/// Follows memory that nvidia-uvm is about to map.
+///
+/// # Safety
+///
+/// `name` is null or points to a writable word.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_keep(
+    control: *mut c_void,
+    space: *mut c_void,
+    client: u32,
+    object: u32,
+    name: *mut u32,
+) -> u32 {
+    // SAFETY: the caller's contract; null is handled.
+    let (Some(glue), Some(name)) = (glue(), unsafe { name.as_mut() }) else {
+        return 0;
+    };
+    match kept::keep(&glue.glue(), token(control), token(space), client, object) {
+        Ok(kept) => {
+            *name = kept;
+            0
+        }
+        Err(status) => status,
+    }
+}
+
+/// Ends what one [`gct_uvm_keep`] has begun.
+#[no_mangle]
+extern "C" fn gct_uvm_let_go(space: *mut c_void, name: u32) {
+    if let (Some(glue), Some(space)) = (glue(), token(space)) {
+        kept::let_go(&glue.glue(), space, name);
     }
 }

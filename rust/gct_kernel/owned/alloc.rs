@@ -19,7 +19,7 @@ use gct_core::owned::shadow::Seen;
 use gct_core::owned::uvm::{self, Several};
 use gct_core::owned::{self, Request};
 use gct_core::rmapi::control::{self, Status};
-use gct_core::rmapi::Call;
+use gct_core::rmapi::{Call, Handle};
 use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
@@ -70,6 +70,18 @@ pub(crate) fn enter(
         record.inner.lock().pending = Some(Pending { seen, parts });
     }
     Ok(())
+}
+
+/// Returns the memory object in which the ring of a channel lies that is about to be allocated, if
+/// that is known.
+pub(crate) fn ring_memory(
+    glue: &Glue,
+    file: FileId,
+    call: &Call,
+    request: Request,
+) -> Option<Handle> {
+    let record = glue.owned.record(file)?;
+    seen(&record, call, request, 0).map(|seen| seen.mailbox.ring.memory)
 }
 
 /// Returns where the parameters of a channel say that it lies, and its address space.

@@ -283,6 +283,28 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Allocates a channel whose positions, and with `notifier` its errors, are in the caller's
+    /// memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn channel_on(
+        &self,
+        group: Handle,
+        engine: Engine,
+        positions: Handle,
+        notifier: Option<Handle>,
+    ) -> Result<Handle, Error> {
+        let mut parameters = self.channel_parameters(0, engine, 0x1_0000, 0);
+        parameters.userd_memory[0] = positions;
+        parameters.error = notifier.unwrap_or(parameters.error);
+        let client = self.gpu().client();
+        client.alloc(group, n::CHANNEL, &mut parameters)
+    }
+}
+
 impl Gpu {
     /// Allocates a device, and no subdevice, while another thread changes the GPU in the
     /// parameters. Also returns the files that keep the GPUs initialised.

@@ -115,6 +115,18 @@ impl Session {
             .alloc(gpu.device(), n::ADDRESS_SPACE, &mut parameters)
     }
 
+    /// Allocates another address space of the device, whose page tables are the resource manager's.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn another_space_of_rm(&self) -> Result<Handle, Error> {
+        let gpu = &self.gpu;
+        let mut parameters = abi::AddressSpace::default();
+        gpu.client()
+            .alloc(gpu.device(), n::ADDRESS_SPACE, &mut parameters)
+    }
+
     fn with_space(gpu: Gpu, flags: u32, uvm: Option<Uvm>) -> Result<Self, Error> {
         let client = gpu.client();
         let mut parameters = abi::AddressSpace {

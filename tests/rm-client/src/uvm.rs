@@ -3,7 +3,7 @@
 //! Opens UVM as far as libcuda needs it to run work: as owner of the page tables.
 
 use crate::abi::{self, Handle, Release};
-use crate::client::{done, Error};
+use crate::client::{done, Client, Error};
 use crate::gpu::Gpu;
 use crate::layout::Plain;
 use crate::numbers as n;
@@ -325,11 +325,27 @@ impl Uvm {
         base: u64,
         length: u64,
     ) -> Result<(), Error> {
+        self.map_by(gpu.client(), gpu, memory, base, length)
+    }
+
+    /// The same, with the control file of any client.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn map_by(
+        &self,
+        by: &Client,
+        gpu: &Gpu,
+        memory: Handle,
+        base: u64,
+        length: u64,
+    ) -> Result<(), Error> {
         let mut call = abi::UvmMapExternal {
             base,
             length,
             attributes_count: 1,
-            control: gpu.client().control_file().file().as_raw_fd(),
+            control: by.control_file().file().as_raw_fd(),
             client: gpu.client().handle(),
             memory,
             ..Default::default()

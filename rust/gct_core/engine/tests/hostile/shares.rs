@@ -137,7 +137,8 @@ fn a_failed_call_may_only_have_created_unknown_objects() {
         (CLIENT, 90, 0xa06c, true),
         (CLIENT, TSG, 0xa06c, false),
         (THEIRS, 90, 0xa06c, false),
-        (CLIENT, 90, 0x90f1, false),
+        (CLIENT, 90, 0x90f1, true),
+        (CLIENT, 90, 0xcbc0, false),
         (CLIENT, 0, 0xa06c, false),
         // A client, by the handle that RM chose or that the tenant wrote.
         (0, 90, 0x41, true),

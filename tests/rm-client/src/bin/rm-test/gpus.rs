@@ -74,6 +74,18 @@ pub(crate) fn refused(test: impl FnOnce() -> Outcome) -> Outcome {
     Ok(())
 }
 
+/// How often tests named a client that is not that of their file.
+static STRANGE: AtomicU64 = AtomicU64::new(0);
+
+/// Runs a test that names a client by the file of another.
+pub(crate) fn strange(test: impl FnOnce() -> Outcome) -> Outcome {
+    let before = tree::stat("events", "client")?;
+    test()?;
+    let more = tree::stat("events", "client")? - before;
+    STRANGE.fetch_add(more, Ordering::Relaxed);
+    Ok(())
+}
+
 /// A GPU that is being taken from the driver, which waits for the GPU's open files.
 pub(crate) struct Unbinding {
     address: String,
@@ -176,7 +188,11 @@ fn kept_open() -> Outcome {
 /// hostile tests asked for and count themselves.
 fn nothing_was_lost() -> Outcome {
     let events = tree::read("events")?;
-    let known = [("gpu", &UNFOLLOWED), ("limit", &REFUSED)];
+    let known = [
+        ("gpu", &UNFOLLOWED),
+        ("limit", &REFUSED),
+        ("client", &STRANGE),
+    ];
     let known = known.map(|(key, count)| format!("{key} {}", count.load(Ordering::Relaxed)));
     let mut lines = events.lines();
     let lost = lines.find(|line| {

@@ -39,6 +39,7 @@ mod groups;
 mod host_memory;
 mod hostile;
 mod interrupted;
+mod kept;
 mod launch;
 mod leaks;
 mod limits;
@@ -231,6 +232,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         faults::TESTS,
         limits::TESTS,
         gmem::TESTS,
+        kept::TESTS,
         memory_seen::TESTS,
         managed::TESTS,
         tables::TESTS,
