@@ -49,8 +49,12 @@ impl Machine {
         // The plugin knows a daemon by its name.
         let example = PathBuf::from(env!("CARGO_BIN_EXE_gct-device-plugin"))
             .with_file_name("examples/mps-control");
-        let copied = fs::copy(&example, node.folder.join("nvidia-cuda-mps-control"));
-        copied.expect("build it: cargo build -p gct-device-plugin --example mps-control");
+        // Another program copies it: what this one has open to write is open in every child that
+        // another test is forking, too, and no program runs while somebody can write to it.
+        let named = node.folder.join("nvidia-cuda-mps-control");
+        let copied = Command::new("cp").arg(&example).arg(named).status();
+        let is_built = copied.unwrap().success();
+        assert!(is_built, "build it: cargo build -p gct-device-plugin --example mps-control");
         Self(node)
     }
 

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::Tenant;
+use common::{copy_program, Tenant};
 use gct_core::policy::clock::kernels::Sums;
 use gct_core::policy::clock::Clock;
 use gct_core::units::Ns;
@@ -304,7 +304,7 @@ struct Server(Child);
 impl Server {
     fn start(daemon: &Daemon) -> Self {
         let program = daemon.directory.join("nvidia-cuda-mps-server");
-        std::fs::copy("/bin/sleep", &program).unwrap();
+        copy_program("/bin/sleep", &program);
         let child = Command::new(program).arg("600").spawn();
         Self(child.unwrap())
     }

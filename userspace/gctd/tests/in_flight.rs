@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{connect_to, eventually_within, member_of, own, Tenant, DEVICE, TSG};
+use common::{connect_to, copy_program, eventually_within, member_of, own, Tenant, DEVICE, TSG};
 use gctd::testing::{alloc, Client, TPCS};
 use gctd_ipc::message::{Ioctl, Reply, Request};
 use gctd_ipc::paths::SocketPaths;
@@ -74,7 +74,7 @@ impl Daemon {
         chown(&run, Some(user), None).unwrap();
         // That user may not enter the folder in which the program was built.
         let program = directory.join("gctd");
-        fs::copy(env!("CARGO_BIN_EXE_gctd"), &program).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_gctd"), &program);
         let limited = || {
             let (current, maximum) = (Some(FDS), Some(FDS));
             Ok(setrlimit(Resource::Nofile, Rlimit { current, maximum })?)

@@ -11,6 +11,7 @@ use gctd_ipc::tenant::{self, Gpu, Link, ManagedCharge, Verdict};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,16 @@ pub(crate) fn eventually_within<T: PartialEq + std::fmt::Debug>(
         );
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Copies a program that is about to run.
+///
+/// Another program copies it: what this one has open to write is open in every child that another
+/// test is forking, too, and no program runs while somebody can write to it.
+#[track_caller]
+pub(crate) fn copy_program(from: &str, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.unwrap().success(), "{from} is not copied");
 }
 
 pub(crate) const DEVICE: u32 = 0x5c00_0002;
