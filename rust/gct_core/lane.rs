@@ -33,7 +33,7 @@
 //!                          masks gets a frame; write the copy
 //!                   store the entry in the real ring; no room there: stop
 //!     an entry still waits: write its copy, since the workspace is another's now
-//!     GP_PUT and the doorbell, once
+//!     GP_PUT and the doorbell, once; in a lane without copies after 1, 2, 4 .. entries, too
 //!     ring crowded: real GP_GET, translated, to the tenant's
 //! ```
 //!

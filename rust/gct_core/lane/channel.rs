@@ -194,7 +194,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if nothing || !self.tenant.is_index(target) || !governor.is_open(now) {
             return 0;
         }
-        let mut count = Sat(0u32);
+        let (mut count, mut rung) = (Sat(0u32), Sat(0u32));
         while round.turn > 0 && round.words > 0 && self.process_next(rings, governor, round, target)
         {
             if !self.real.make_room(rings, 1) || !self.push(rings, governor, round) {
@@ -203,6 +203,12 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             count += 1;
             let is_last = u32::from(self.waiting.is_none());
             round.turn = round.turn.saturating_sub(is_last);
+            // The GPU begins while the rest is processed: a graph's replay may have 13 entries. Where
+            // copies are made, their batch ends with an entry of its own.
+            if round.copies.is_none() && count.0.is_power_of_two() {
+                rings.publish(self.real.put(), token);
+                rung = count;
+            }
         }
         if let Some(Next::Whole {
             seal: Some(seal), ..
@@ -216,7 +222,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if count > Sat(0) {
             self.close(rings, round);
             governor.moved(now);
-            rings.publish(self.real.put(), token);
+            if rung < count {
+                rings.publish(self.real.put(), token);
+            }
             self.refresh_get(rings);
         }
         count.0

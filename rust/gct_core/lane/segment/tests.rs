@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests how much of a tenant's memory one turn of a lane reads.
+//! Tests how much of a tenant's memory one turn of a lane reads, and when it rings.
 
 use super::super::channel::Lane;
 use super::super::governor::{Governor, Nobody};
@@ -17,7 +17,7 @@ use crate::submit::rewrite::Cut;
 use crate::submit::stats::Reason;
 use crate::submit::tracker::QmdCall;
 use crate::units::Ns;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::vec;
 use std::vec::Vec;
 
@@ -61,8 +61,8 @@ impl Words for Zeros {
     }
 }
 
-/// A tenant's ring full of segments of so many words each.
-struct Full(u32);
+/// A tenant's ring full of segments of so many words each, and the GP_PUTs that were published.
+struct Full(u32, RefCell<Vec<u32>>);
 
 impl Rings for Full {
     fn entry(&self, index: u32) -> Option<u64> {
@@ -87,12 +87,19 @@ impl Rings for Full {
 
     fn store_get(&self, _: u32) {}
 
-    fn publish(&self, _: u32, _: u32) {}
+    fn publish(&self, put: u32, _: u32) {
+        self.1.borrow_mut().push(put);
+    }
 }
 
 /// Lets a worker take turns on a channel with segments of so many words each. Returns how many
 /// entries and words each turn took, and the counters.
 fn turns(words: u32, is_slow: bool, turns: usize) -> (Vec<(u32, usize)>, [u64; 2]) {
+    let ring = Full(words, RefCell::default());
+    turns_of(&ring, is_slow, turns)
+}
+
+fn turns_of(ring: &Full, is_slow: bool, turns: usize) -> (Vec<(u32, usize)>, [u64; 2]) {
     let limits = LaunchLimits::NONE;
     let mut governor: Governor<Heap, Nobody> =
         Governor::new(limits, vec![None; 4], vec![None; 4], vec![None; 4]);
@@ -119,7 +126,7 @@ fn turns(words: u32, is_slow: bool, turns: usize) -> (Vec<(u32, usize)>, [u64; 2
             work: &mut work,
             now: Ns(1),
         };
-        let count = lane.publish(&Full(words), &mut governor, &mut round);
+        let count = lane.publish(ring, &mut governor, &mut round);
         (count, memory.read.get() - before)
     };
     let turns = (0..turns).map(&mut turn).collect();
@@ -146,4 +153,15 @@ fn memory_across_the_bus_is_read_little_by_little() {
     assert_eq!(turns(most + 1, true, 2), (vec![(16, 0); 2], [32, 0]));
     assert_eq!(turns(most + 1, false, 1).1, [0, 0]);
     assert_eq!(turns(WORDS as u32 + 1, false, 1).1, [0, 16]);
+}
+
+/// A replay of a graph has many entries, and the GPU need not wait until the last is processed.
+#[test]
+fn the_gpu_begins_with_the_first_entries() {
+    let ring = Full(1000, RefCell::default());
+    assert_eq!(turns_of(&ring, false, 2).0, [(9, 9000); 2]);
+    assert_eq!(*ring.1.borrow(), [1, 2, 4, 8, 9, 10, 11, 13, 17, 18]);
+    let one = Full(TURN_WORDS, RefCell::default());
+    turns_of(&one, false, 1);
+    assert_eq!(*one.1.borrow(), [1], "once for each");
 }
