@@ -30,6 +30,8 @@ pub(crate) struct Channel {
     pub(crate) object: Object,
     params: ChannelParams,
     userd: usize,
+    /// Whether the last visit has left nothing to do.
+    quiet: bool,
     lane: Lane<Heap, Run>,
 }
 
@@ -143,6 +145,7 @@ impl Channel {
                 object,
                 params,
                 userd,
+                quiet: false,
                 lane: Lane::new(
                     params.entries,
                     // CAST: `fits` has bounded the number.
@@ -234,9 +237,15 @@ impl Channel {
         self.lane.is_crowded(&self.sides(shadow, None))
     }
 
-    /// Returns whether nothing is held back, in flight, or waiting for room.
-    pub(crate) fn rests(&self, shadow: &Shadow) -> bool {
-        self.lane.rests(&self.sides(shadow, None))
+    /// Ends a visit: remembers whether nothing is held back, in flight, or waiting for room.
+    pub(crate) fn settle(&mut self, shadow: &Shadow) {
+        self.quiet = self.lane.rests(&self.sides(shadow, None));
+    }
+
+    /// Returns whether the last visit has left nothing to do until the tenant adds entries. Reads
+    /// nothing of the channel.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Removes the submissions whose fences lie in `[addr, addr + len)`, which is being unmapped.

@@ -310,7 +310,7 @@ impl Session {
             let shadow = &ring.shadow;
             let has_news = channel.has_news(shadow);
             *news |= has_news;
-            if !has_news && channel.rests(shadow) {
+            if !has_news && channel.is_quiet() {
                 continue;
             }
             let doorbell = Self::doorbell(doorbells, ring.gpu);
@@ -329,6 +329,7 @@ impl Session {
                 count += channel.publish(shadow, governor, &mut round, doorbell);
                 channel.refresh_get(shadow);
             }
+            channel.settle(shadow);
             *unfinished |= channel.pending(shadow) || channel.crowded(shadow);
             *watched |= channel.is_watched();
         }
@@ -351,7 +352,7 @@ impl Session {
         let mut rings = self.rings.iter().filter(|r| r.gpu == gpu);
         rings.any(|r| {
             let mut channels = self.channels.iter();
-            channels.any(|c| c.lives_in(&r.shadow) && c.pending(&r.shadow))
+            channels.any(|c| !c.is_quiet() && c.lives_in(&r.shadow) && c.pending(&r.shadow))
         })
     }
 
