@@ -72,6 +72,7 @@
 //! | [`work`] | the buffers, the backend's part of a round, the outcome for one entry |
 //! | [`governor`] | one tenant's limits on one GPU: admission and release |
 //! | [`limits`] | these limits |
+//! | `ends` | who waits for the end of work, and what it teaches |
 //! | [`split`] | a launch that is split into atoms, in a frame |
 //! | [`scratch`] | frames |
 //! | [`whole`] | slots of masked launches that stay whole |
@@ -90,6 +91,7 @@ mod admit;
 pub mod channel;
 mod clock;
 pub mod copies;
+mod ends;
 pub mod governor;
 pub mod in_flight;
 pub mod leave;

@@ -83,6 +83,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         self.in_flight.is_watched()
     }
 
+    /// Returns whether the backend must look soon although nothing rings: work is held back, or in
+    /// flight and its end is awaited. `awaits` is [`Governor::awaits_ends`]. A launch that was never
+    /// timed is awaited, too.
+    pub fn is_awaited(&self, rings: &impl Rings, awaits: bool) -> bool {
+        let in_flight = self.is_watched() && (awaits || self.in_flight.has_unknown());
+        self.waiting.is_some() || in_flight || self.tenant.has_more(rings)
+    }
+
     /// Returns whether the last round has left work that is held back, or in flight and watched.
     /// Unlike [`is_pending`](Self::is_pending) it reads nothing of the channel.
     pub fn is_unfinished(&self) -> bool {

@@ -3,7 +3,6 @@
 //! Decides for one tenant on one GPU what is published in place of its work, and when.
 
 use super::clock::Measured;
-use super::in_flight::{End, Submission};
 use super::limits::LaunchLimits;
 use super::shares::Shares;
 use super::sizing::Sizing;
@@ -13,7 +12,7 @@ use crate::mask::TpcMask;
 use crate::policy::pace::YIELDING;
 use crate::policy::patience;
 use crate::policy::precedence;
-use crate::policy::predict::{self, Habits, Kernel, Path, Predictor};
+use crate::policy::predict::{self, Habits};
 use crate::policy::scale::Law;
 use crate::policy::share::{Rival, Sign};
 use crate::policy::slo::allowance::Allowance;
@@ -91,6 +90,12 @@ pub trait Peers {
     fn shown(&self) -> u32 {
         0
     }
+
+    /// Returns whether no other process can use the GPU. A backend that does not know returns
+    /// false.
+    fn is_alone(&self) -> bool {
+        false
+    }
 }
 
 /// The peers of a backend that has none.
@@ -141,8 +146,8 @@ pub struct Governor<S: Storage, P> {
     /// Whether a neighbour of an earlier rank is there, and whether the GPU switches contexts.
     yields: bool,
     pub(super) by_turns: bool,
-    kernels: S::Slots<Option<predict::Entry>>,
-    habits: Habits,
+    pub(super) kernels: S::Slots<Option<predict::Entry>>,
+    pub(super) habits: Habits,
     pub(super) sizing: Sizing<S>,
     /// What is measured at clocks, where the backend can change them.
     pub(super) measured: Option<Measured<S>>,
@@ -535,33 +540,5 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether launches may get a mask.
     pub(super) fn acts_on_masks(&self) -> bool {
         self.limits.tpcs.is_some() || self.peers.is_some()
-    }
-
-    /// Returns whether the ends of launches must be tracked.
-    pub(super) fn tracks_ends(&self) -> bool {
-        self.target() > Ns(0) || self.peers.is_some()
-    }
-
-    /// Predicts how long a kernel takes on `tpcs` TPCs, behind the launches of `path`.
-    pub(super) fn predict(&self, launch: (&Kernel, Path), tpcs: u64) -> Option<Ns> {
-        predict::predict(&self.kernels, &self.habits, launch, tpcs)
-    }
-
-    /// Learns the duration of a submission that has ended, and counts whether it was predicted.
-    pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
-        self.record_end(end.at);
-        self.learn_size(submission, end, now);
-        self.learn_clock(submission, end, now);
-        let predicted = submission.is_predicted();
-        add(&mut self.counters.predicted, u64::from(predicted));
-        add(&mut self.counters.mispredicted, u64::from(end.missed));
-        let kernel = &submission.kernel;
-        let blocks = match kernel.is_graph() {
-            true => kernel.blocks().get(),
-            false => submission.blocks,
-        };
-        let mut predictor = Predictor::new(&mut self.kernels, &mut self.habits);
-        let launch = (kernel, submission.path);
-        predictor.observe(launch, blocks, submission.tpcs, end.time);
     }
 }

@@ -7,7 +7,7 @@ use super::words::{Storage, Words};
 use crate::policy::pace::InFlight;
 use crate::policy::patience::{self, Patience};
 use crate::policy::predict::{self, Kernel, Path};
-use crate::units::Ns;
+use crate::units::{Ns, Sat};
 
 /// The most submissions that need to be tracked. More are published without being counted, like
 /// launches whose end cannot be observed.
@@ -62,8 +62,8 @@ pub struct Submission<V> {
     pub tpcs: u64,
     /// The predicted duration.
     pub predicted: Ns,
-    /// The predicted duration of a replay, which is compared with the real one. Nothing else
-    /// depends on it.
+    /// The predicted duration of a replay. It is compared with the real one, and tells when the
+    /// replay has ended between two looks. No release depends on it.
     pub replay: Ns,
     /// The bytes that it copies; 0 if it is a launch.
     pub bytes: u64,
@@ -81,6 +81,11 @@ impl<V> Submission<V> {
     pub fn is_timed(&self, end: &End, parts: u64) -> bool {
         let error = end.error + if end.queued { Ns(0) } else { START };
         self.sized.is_none_or(|sized| sized.observed) && error * parts <= end.time
+    }
+
+    /// Returns 1 if its duration was not predicted.
+    fn unknown(&self) -> Sat<u32> {
+        Sat(u32::from(!self.is_predicted()))
     }
 
     /// Returns whether its duration, that of a replay included, was predicted.
@@ -133,6 +138,8 @@ pub struct Tracked<V> {
 pub struct InFlightQueue<S: Storage, V: 'static> {
     submissions: Queue<S::Slots<Option<Tracked<V>>>>,
     in_flight: InFlight,
+    /// How many of them were not predicted.
+    unknown: Sat<u32>,
     last_end: Ns,
     /// The time between the two looks before the last end.
     last_gap: Ns,
@@ -156,6 +163,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         Self {
             submissions: Queue::new(slots),
             in_flight: InFlight::default(),
+            unknown: Sat(0),
             last_end: Ns(0),
             last_gap: Ns(0),
             patience: Patience::new(),
@@ -176,6 +184,11 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
     /// not watched: work that has not ended for that long may never show its end.
     pub fn is_watched(&self) -> bool {
         self.in_flight.count > 0 && !self.reported
+    }
+
+    /// Returns whether the duration of any of them is unknown.
+    pub fn has_unknown(&self) -> bool {
+        self.unknown > Sat(0)
     }
 
     /// Returns the time of the last publication or end.
@@ -230,6 +243,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         if tracked {
             self.in_flight
                 .add(submission.predicted, submission.tpcs, late);
+            self.unknown += submission.unknown();
         }
     }
 
@@ -253,6 +267,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
                 predicted, tpcs, ..
             } = first.submission;
             self.in_flight.remove(predicted, tpcs, first.late);
+            self.unknown -= first.submission.unknown();
             let began = first.published.max(self.last_end);
             let gap = now - self.looked;
             let queued = first.published < self.last_end;
@@ -264,7 +279,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
                 time: now - began,
                 queued,
                 error: gap + before,
-                at: match predicted {
+                at: match predicted.max(first.submission.replay) {
                     Ns(0) => now,
                     predicted => (began + predicted).max(looked).min(now),
                 },
@@ -315,7 +330,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
     }
 
     fn drop_where(&mut self, gone: impl Fn(&Tracked<V>) -> bool) {
-        let in_flight = &mut self.in_flight;
+        let (in_flight, unknown) = (&mut self.in_flight, &mut self.unknown);
         self.submissions.retain(|tracked| {
             let gone = gone(tracked);
             if gone {
@@ -323,6 +338,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
                     predicted, tpcs, ..
                 } = tracked.submission;
                 in_flight.remove(predicted, tpcs, tracked.late);
+                *unknown -= tracked.submission.unknown();
             }
             !gone
         });
@@ -423,7 +439,8 @@ mod tests {
             ram.set(0, ended);
             queue.remove_ended(&ram, Ns(at), |_, end| seen.push((end.missed, end.at)));
         }
-        assert_eq!(seen, [(false, Ns(400_000)), (true, Ns(890_000))]);
+        // It has ended between the last two looks, so long after its prediction.
+        assert_eq!(seen, [(false, Ns(400_000)), (true, Ns(880_000))]);
     }
 
     /// Launches of other streams end behind one that waits. One whose word the program has reset
@@ -494,5 +511,28 @@ mod tests {
         assert_eq!(queue.totals().count, 2);
         queue.forget(|fence| fence.index == 0);
         assert_eq!((queue.totals().count, queue.totals().predicted), (1, Ns(5)));
+    }
+
+    #[test]
+    fn a_queue_knows_whether_all_durations_are_known() {
+        let (ram, mut queue) = (Ram::new(4), queue());
+        let replay = Submission {
+            replay: Ns(9),
+            ..submission(1, 1, 0)
+        };
+        for known in [submission(0, 1, 5), replay] {
+            queue.published(known, false, Ns(0));
+            assert!(!queue.has_unknown());
+        }
+        queue.published(submission(2, 1, 0), false, Ns(0));
+        queue.published(submission(3, 1, 0), false, Ns(0));
+        assert!(queue.has_unknown());
+        queue.forget(|fence| fence.index == 3);
+        assert!(queue.has_unknown(), "the other one");
+        for at in 0..3 {
+            ram.set(at, 1);
+        }
+        queue.remove_ended(&ram, Ns(100), |_, _| ());
+        assert!(!queue.has_unknown());
     }
 }

@@ -32,6 +32,8 @@ pub struct LaunchLimits {
     pub pressed: bool,
     /// Quarters of its TPCs that goals of others take.
     pub taken: u8,
+    /// Whether its requests have a goal, so that their ends must be seen in time.
+    pub timed: bool,
     /// The slowdown that is tolerated so that launches get fewer TPCs.
     pub slip: Percent,
     /// The slowdown that is tolerated for a lower clock.
@@ -57,6 +59,7 @@ impl LaunchLimits {
         },
         pressed: false,
         taken: 0,
+        timed: false,
         slip: Percent(0),
         slip_power: Percent(0),
         clock: None,
@@ -76,6 +79,7 @@ impl LaunchLimits {
             rank: settings.rank(),
             pressed: settings.pressed,
             taken: settings.taken,
+            timed: settings.slo_p99.is_some(),
             slip: settings.slip_in_force(),
             slip_power: settings.power_slip_in_force(),
             clock: None,

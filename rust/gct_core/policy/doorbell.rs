@@ -23,8 +23,9 @@ use crate::units::{Ns, Sat};
 
 /// Time between two looks while doorbells are open.
 pub const LOOK: Ns = Ns(1_000_000);
-/// Time without a call after which doorbells are armed, so that an idle program costs nothing.
-pub const IDLE: Ns = Ns(5_000_000);
+/// Time without a call after which doorbells are armed, so that an idle program costs nothing. A
+/// service of 100 requests a second is not idle between most of them.
+pub const IDLE: Ns = Ns(20_000_000);
 /// Rings in a row from calls that open doorbells at first.
 pub const NEEDED_MIN: u32 = 64;
 /// Rings in a row that open them after many misses.

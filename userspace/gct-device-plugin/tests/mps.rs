@@ -54,7 +54,10 @@ impl Machine {
         let named = node.folder.join("nvidia-cuda-mps-control");
         let copied = Command::new("cp").arg(&example).arg(named).status();
         let is_built = copied.unwrap().success();
-        assert!(is_built, "build it: cargo build -p gct-device-plugin --example mps-control");
+        assert!(
+            is_built,
+            "build it: cargo build -p gct-device-plugin --example mps-control"
+        );
         Self(node)
     }
 

@@ -194,6 +194,11 @@ impl Channel {
         self.lane.is_pending(&self.sides(shadow, None))
     }
 
+    /// Returns whether work is held back, or in flight and its end is awaited.
+    pub(crate) fn is_awaited(&self, shadow: &Shadow, awaits: bool) -> bool {
+        self.lane.is_awaited(&self.sides(shadow, None), awaits)
+    }
+
     /// Returns whether work is in flight and watched.
     pub(crate) fn is_watched(&self) -> bool {
         self.lane.is_watched()

@@ -318,6 +318,7 @@ fn look() -> bool {
     let Some(mut shared) = worker::lock() else {
         return false;
     };
+    let has_news = !news.is_empty();
     for news in news {
         match news {
             News::Gpu(gpu, peers) => shared.governors.set_peers(gpu, *peers),
@@ -329,7 +330,12 @@ fn look() -> bool {
             }
         }
     }
+    if has_news {
+        // A new neighbour may await the end of what is in flight.
+        shared.publish();
+    }
     shared.report();
+    worker::wake_for(shared);
     true
 }
 

@@ -132,6 +132,12 @@ impl Governors {
             .any(|(_, governor)| governor.target() > Ns(0) || measures(governor))
     }
 
+    /// Returns whether ends are tracked that nobody awaits, on any GPU.
+    pub(crate) fn is_unawaited(&self) -> bool {
+        let unawaited = |it: &Governor| it.peers().is_some() && !it.awaits_ends();
+        self.list.iter().any(|(_, governor)| unawaited(governor))
+    }
+
     /// Connects the governor of a GPU to the daemon's pages.
     pub(crate) fn set_peers(&mut self, gpu: u32, peers: GpuPeers) {
         self.prepare(gpu).set_peers(Some(peers));

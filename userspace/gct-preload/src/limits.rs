@@ -71,6 +71,7 @@ pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
     limits.share = new.share;
     limits.pressed = new.pressed;
     limits.taken = new.taken;
+    limits.timed = new.timed;
     limits.slip = new.slip;
     limits.slip_power = new.slip_power;
     limits.clock = new.clock;

@@ -8,7 +8,7 @@ use crate::fault;
 use crate::processors;
 use crate::stats::{self, STATS};
 use crate::sys;
-use crate::worker::{self, Held};
+use crate::worker::{self, Held, AWAITED};
 use core::sync::atomic::Ordering;
 use gct_core::policy::doorbell;
 use gct_core::policy::poll_backoff::PollBackoff;
@@ -17,12 +17,11 @@ use std::sync::OnceLock;
 
 /// The longest sleep. A tenant that waits for room in its ring does not ring.
 const SLEEP: Ns = Ns(1_000_000_000);
-/// The longest sleep while a ring is crowded, or work is held back or in flight and watched: no
-/// doorbell rings when that may continue. Neighbours learn of the end of work as much later.
-const SHORT_SLEEP: Ns = Ns(50_000);
 /// The longest sleep while doorbells cannot fault. The sleep is an eighth of the time since the
-/// last work, between [`SHORT_SLEEP`] and this.
+/// last work, between [`AWAITED`] and this.
 const DEAF_SLEEP: Ns = Ns(2_000_000);
+/// Time after the last ring for which the worker polls while doorbells cannot fault.
+const DEAF_POLL: Ns = Ns(5_000_000);
 /// Polling time after which doorbells are disarmed.
 const DISARM: Ns = Ns(50_000);
 /// Polling time after the end of paced work. A loop that launches, waits and launches again is
@@ -131,7 +130,7 @@ impl Looks {
     /// one follows, or for all work if doorbells cannot be armed.
     fn polls(&mut self, shared: &Held, now: Ns) -> bool {
         let idle = shared.poll.idle(now);
-        let recent = idle <= doorbell::IDLE;
+        let recent = idle <= DEAF_POLL;
         if recent && shared.is_paced() {
             self.paced = now;
         }
@@ -200,20 +199,21 @@ impl Looks {
 
     /// Returns how long to sleep. The time is short if no ring would wake the worker.
     fn timeout(shared: &Held, armed: bool) -> Ns {
-        let idle = shared.poll.idle(now()) / 8;
+        let idle = shared.poll.idle(now());
         let longest = match armed {
+            // The next launch need not wake the worker to look at what nobody awaits.
+            true if idle <= doorbell::IDLE && shared.governors.is_unawaited() => doorbell::LOOK,
             true => SLEEP,
-            false => idle.clamp(SHORT_SLEEP, DEAF_SLEEP),
+            false => (idle / 8).clamp(AWAITED, DEAF_SLEEP),
         };
         Self::no_longer_than(longest, shared)
     }
 
-    /// Returns `longest`, or less while work must be watched.
+    /// Returns `longest`, or less while work must be looked at.
     fn no_longer_than(longest: Ns, shared: &Held) -> Ns {
-        match shared.unfinished() {
-            true => SHORT_SLEEP,
-            false => longest,
-        }
+        shared
+            .look_within()
+            .map_or(longest, |within| longest.min(within))
     }
 
     /// Sleeps until the bell rings or `timeout` has passed.

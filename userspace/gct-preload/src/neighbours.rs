@@ -197,6 +197,10 @@ impl Peers for GpuPeers {
         size::shown_on(self.gpu.minor)
     }
 
+    fn is_alone(&self) -> bool {
+        self.peers.is_empty()
+    }
+
     fn set_busy(&mut self, busy: bool, now: Ns) {
         let before = self.activity;
         self.activity.set_busy(busy, now);

@@ -315,6 +315,7 @@ impl Session {
             }
             let doorbell = Self::doorbell(doorbells, ring.gpu);
             let governor = governors.with_work(ring.gpu);
+            let mut awaits = true;
             if let (Some(doorbell), Some((governor, work))) = (doorbell, governor) {
                 let mut round = Round {
                     memory: &memory,
@@ -328,16 +329,17 @@ impl Session {
                 };
                 count += channel.publish(shadow, governor, &mut round, doorbell);
                 channel.refresh_get(shadow);
+                awaits = governor.awaits_ends();
             }
             channel.settle(shadow);
-            *unfinished |= channel.pending(shadow) || channel.crowded(shadow);
+            *unfinished |= channel.is_awaited(shadow, awaits) || channel.crowded(shadow);
             *watched |= channel.is_watched();
         }
         count
     }
 
-    /// Returns whether [`publish`](Self::publish) left work that must be watched although no
-    /// doorbell will ring: held back, in flight and watched, or in a ring without room.
+    /// Returns whether [`publish`](Self::publish) left work that must be looked at soon although no
+    /// doorbell will ring: held back, in flight and awaited, or in a ring without room.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished
     }

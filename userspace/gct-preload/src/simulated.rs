@@ -309,6 +309,12 @@ impl Bench {
         moved
     }
 
+    /// Returns whether the worker looks soon: work is held back, or in flight and awaited.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let awaits = self.governor.awaits_ends();
+        self.channel.is_awaited(&self.shadow, awaits)
+    }
+
     /// Returns whether work is held back, or in flight and watched.
     pub(crate) fn is_pending(&self) -> bool {
         self.channel.pending(&self.shadow)

@@ -24,8 +24,8 @@ use crate::sys;
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use gct_core::policy::doorbell::Doorbells;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use gct_core::policy::doorbell::{self, Doorbells};
 use gct_core::policy::poll::Poll;
 use gct_core::units::Ns;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -52,10 +52,13 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared {
 });
 /// Whether stores to doorbells fault.
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// Whether the worker sleeps for long, because it had nothing to watch.
-static AT_REST: AtomicBool = AtomicBool::new(false);
+/// How long the worker sleeps, in nanoseconds; 0 while it is awake, or has been woken.
+static ASLEEP: AtomicU64 = AtomicU64::new(0);
 /// The counter that wakes the worker when it changes.
 static BELL: AtomicU32 = AtomicU32::new(0);
+/// The time within which the worker looks at work that is held back, or whose end is awaited.
+/// Neighbours learn of that end as much later.
+pub(crate) const AWAITED: Ns = Ns(50_000);
 /// The fault handler's attempts to get the lock before it leaves the work to the worker.
 const TRIES: u32 = 64;
 /// Set in a child that was forked from a managed process. CUDA does not work there, and neither
@@ -146,9 +149,15 @@ impl Shared {
         count
     }
 
-    /// Returns whether work must be watched although no doorbell will ring.
-    pub(crate) fn unfinished(&self) -> bool {
-        self.session.is_unfinished()
+    /// Returns within which time the worker must look although no doorbell rings: a moment for work
+    /// that is held back, or whose end somebody awaits; longer for other work in flight. Returns
+    /// `None` if nothing must be looked at.
+    pub(crate) fn look_within(&self) -> Option<Ns> {
+        match (self.session.is_unfinished(), self.session.is_watched()) {
+            (true, _) => Some(AWAITED),
+            (false, true) => Some(doorbell::LOOK),
+            (false, false) => None,
+        }
     }
 
     /// Returns whether the next piece of a launch follows when one ends.
@@ -200,11 +209,11 @@ pub(crate) fn bell() -> u32 {
 /// Lets the worker sleep until it is woken. Returns at once if the bell's count is no longer
 /// `seen`.
 pub(crate) fn rest(shared: Held, seen: u32, timeout: Ns) {
-    AT_REST.store(!shared.unfinished(), Ordering::SeqCst);
+    ASLEEP.store(timeout.get(), Ordering::SeqCst);
     drop(shared);
     // CAST: at most a second.
     sys::futex_wait(&BELL, seen, timeout.get() as i64);
-    AT_REST.store(false, Ordering::SeqCst);
+    ASLEEP.store(0, Ordering::SeqCst);
 }
 
 /// Publishes the work of a call that is about to return, while doorbells are open.
@@ -215,11 +224,16 @@ pub(crate) fn publish_call() {
     wake_for(shared);
 }
 
-/// Wakes the worker if it sleeps for long, and there is work to watch or polling pays.
-fn wake_for(shared: Held) {
-    let needed = shared.unfinished() || shared.poll.pays(Ns(sys::now_ns()));
+/// Wakes the worker if it sleeps for longer than it may, or polling pays. To wake it costs more
+/// than a launch, so a program that goes on launching finds it asleep for a look's time only.
+pub(crate) fn wake_for(shared: Held) {
+    let within = match shared.poll.pays(Ns(sys::now_ns())) {
+        true => Some(AWAITED),
+        false => shared.look_within(),
+    };
     drop(shared);
-    if needed && AT_REST.swap(false, Ordering::SeqCst) {
+    let sleeps_longer = |within: Ns| ASLEEP.load(Ordering::SeqCst) > within.get();
+    if within.is_some_and(sleeps_longer) && ASLEEP.swap(0, Ordering::SeqCst) > 0 {
         wake();
     }
 }

@@ -448,3 +448,32 @@ fn who_yields_to_a_neighbour_releases_its_launches_in_atoms() {
         assert_eq!(beside.bench.governor.target(), Ns(limits.atom_ns));
     }
 }
+
+/// Checks that a tenant alone is looked at soon only until its launches were timed, and again from
+/// the moment that somebody comes.
+#[test]
+fn a_launch_is_awaited_while_it_is_new_or_somebody_is_there() {
+    let mut beside = Beside::new("", later());
+    let peers = |beside: &mut Beside, new| {
+        let peers = beside.bench.governor.peers_mut().unwrap();
+        let old = core::mem::take(&mut peers.peers);
+        peers.set_peers(new);
+        old
+    };
+    let neighbour = peers(&mut beside, Vec::new());
+    let launch = |beside: &mut Beside| {
+        beside.bench.launch();
+        assert_eq!(beside.after(0), 1);
+        assert!(beside.bench.is_pending());
+        beside.bench.is_awaited()
+    };
+    assert!(launch(&mut beside), "nobody knows how long it takes");
+    beside.bench.drain(MS / 10);
+    assert!(!launch(&mut beside));
+    peers(&mut beside, neighbour);
+    assert!(beside.bench.is_awaited(), "the neighbour may wait for it");
+    beside.bench.drain(MS / 10);
+    assert!(launch(&mut beside));
+    beside.bench.drain(0);
+    assert!(!beside.bench.is_awaited(), "nothing is in flight");
+}

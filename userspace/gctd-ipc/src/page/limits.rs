@@ -40,6 +40,8 @@ pub struct Limits {
     pub pressed: bool,
     /// Quarters of its TPCs that goals of others take: 3 at most.
     pub taken: u8,
+    /// Whether its requests have a goal (`slo.p99`).
+    pub timed: bool,
     /// The slowdown that is tolerated so that launches get fewer TPCs.
     pub slip: Percent,
     /// The slowdown that is tolerated for a lower clock.
@@ -69,6 +71,7 @@ impl Limits {
         gmem_limit: u64::MAX,
         pressed: false,
         taken: 0,
+        timed: false,
         slip: Percent(0),
         slip_power: Percent(0),
         clock: None,
@@ -102,6 +105,7 @@ impl Limits {
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
             pressed: settings.pressed,
             taken: settings.taken,
+            timed: settings.slo_p99.is_some(),
             slip: settings.slip_in_force(),
             slip_power,
             clock: clock.filter(|_| slip_power > Percent(0)),
@@ -131,7 +135,7 @@ impl Limits {
             | self.clock.map_or(0, Clock::get) << 24;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
-        let priority = u64::from(self.priority);
+        let priority = u64::from(self.priority) | u64::from(self.timed) << 8;
         let [e, f, g, h, gpcs] = self.topology.to_words();
         let [i, j, k, l] = self.own;
         [
@@ -180,6 +184,7 @@ impl Limits {
             pressed: flag(4),
             // CAST: two bits.
             taken: (flags >> 5 & 3) as u8,
+            timed: priority >> 8 & 1 == 1,
             // CAST: 8 bits were stored.
             slip: Percent((flags >> 8) as u8),
             // CAST: as above.

@@ -146,7 +146,7 @@ proptest! {
     #[test]
     fn limits_survive_the_page(
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
-        flags: [bool; 4], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
+        flags: [bool; 5], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
         slip_power: u8, own: MaskWords, clock in proptest::option::of(1u64..=1000),
     ) {
@@ -159,10 +159,10 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
-        let [steal, frozen, pressed, yields] = flags;
+        let [steal, frozen, pressed, yields, timed] = flags;
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
-            taken, slip: Percent(slip), yields, topology, share,
+            taken, slip: Percent(slip), yields, timed, topology, share,
             slip_power: Percent(slip_power), clock: clock.and_then(Clock::new), own,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
