@@ -4,7 +4,9 @@
 # Tests that a program does not notice the library, on a machine with a GPU, the stock driver, nvcc
 # and PyTorch: its processor, its signal handlers, and launch APIs that no other test covers.
 #
-#     usage: tests/hw/invisible.sh DIR      gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/invisible.sh DIR
+#
+# gct-load, gctd, gctctl and libgct_preload.so are in DIR.
 set -u
 here=$(dirname "$(realpath "$0")")
 . "$(dirname "$0")/lib.sh"
@@ -21,16 +23,34 @@ wait_ns() {
 			sed -n 's/.*"launch_and_wait_p50_us":\([0-9.]*\).*/\1/p'
 	done | sort -g | head -n 1 | awk '{ print int($1 * 1000) }'
 }
+# Returns whether a time is at most PERCENT of the native one.
 within() {
-	local native=$1 governed=$2
+	local percent=$1 native=$2 governed=$3
 	echo "native $native ns, governed $governed ns"
-	[ -n "$native" ] && [ "$governed" -le $((native * 110 / 100)) ]
+	[ -n "$native" ] && [ "$governed" -le $((native * percent / 100)) ]
 }
 governed=(env LD_PRELOAD="$library")
 check "on one processor a launch takes what it takes natively" \
-	within "$(wait_ns taskset -c 0)" "$(wait_ns "${governed[@]}" taskset -c 0)"
+	within 110 "$(wait_ns taskset -c 0)" "$(wait_ns "${governed[@]}" taskset -c 0)"
 check "under a mask, too" \
-	within "$(wait_ns taskset -c 0)" "$(wait_ns "${governed[@]}" GCTGROUP_TPC_MASK="$half" taskset -c 0)"
+	within 110 "$(wait_ns taskset -c 0)" "$(wait_ns "${governed[@]}" GCTGROUP_TPC_MASK="$half" taskset -c 0)"
+daemon() {
+	export GCTGROUP_DIR=$work/daemon
+	mkdir "$GCTGROUP_DIR"
+	"$bin/gctd" 2>"$work/gctd" &
+	gctd=$!
+	for _ in $(seq 100); do
+		"$bin/gctctl" --user create lone >/dev/null 2>&1 && break
+		sleep 0.05
+	done
+	"$bin/gctctl" --user set lone compute.priority=0
+}
+check "a daemon starts" daemon
+check "alone under a daemon's priority it takes at most a quarter more" \
+	within 125 "$(wait_ns taskset -c 0)" \
+	"$(wait_ns "$bin/gctctl" run --preload "$library" --group lone -- taskset -c 0)"
+kill "$gctd"
+unset GCTGROUP_DIR
 
 # --- Handlers.
 cat >"$work/crash.py" <<'PROGRAM'

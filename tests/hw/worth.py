@@ -123,8 +123,10 @@ def child():
 class Program:
     """A child, started by `command` in an environment."""
 
+    script = os.path.abspath(__file__)
+
     def __init__(self, command, **env):
-        command = command + [sys.executable, os.path.abspath(__file__), "child"]
+        command = command + [sys.executable, self.script, "child"]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                       env={**os.environ, **env})
         self.tell("build")

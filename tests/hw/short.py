@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Measures short requests of PyTorch, alone and beside a training: natively, under compute.priority,
+# and under it with time slices and atoms that somebody writes. Then the launches of a lone program,
+# on all processors and on one.
+#
+#     usage: tests/hw/short.py DIR [--works graph,eager,long] [--rates 100] [--windows 3]
+#                                  [--seconds 4] [--ways WAY,...] [--mps] [--out FILE]
+#
+# gctd, gctctl, gct-load and libgct_preload.so are in DIR. Times are from a request's arrival to its
+# end in milliseconds: the medians of the windows, with the least and the most of each.
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+
+import worth
+
+worth.Program.script = os.path.abspath(__file__)
+# What the training's group has, beside a service of compute.priority 0.
+WAYS = {
+    "priority": {},
+    "priority, slice 50us": {"compute.timeslice": "50us"},
+    "priority, slice 200us": {"compute.timeslice": "200us"},
+    "priority, atoms 100us": {"atom.duration": "100us"},
+}
+
+
+def service(torch, work):
+    """A function that runs one request, and one that waits for its end."""
+    width, layers, batch = dict(long=(2048, 8, 16)).get(work, (1024, 6, 1))
+    layer = torch.nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+    model = model.to(device="cuda", dtype=torch.bfloat16).eval()
+    data = torch.randn(batch, 128, width, device="cuda", dtype=torch.bfloat16)
+    step = lambda: model(data)
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    if work != "eager":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        # What the graph reads lives as long as it.
+        step = lambda kept=(model, data): graph.replay()
+    for _ in range(20):
+        step()
+    torch.cuda.synchronize()
+    return step
+
+
+def training(torch):
+    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    model = model.to(device="cuda", dtype=torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.randn(32, 512, 1024, device="cuda", dtype=torch.bfloat16)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def serve(torch, step, start, seconds, rate, seed):
+    """Latencies of Poisson arrivals."""
+    rng, due, times = random.Random(seed), start, []
+    while True:
+        due += rng.expovariate(rate)
+        if due > start + seconds:
+            return times
+        pause = due - time.time() - 3e-4
+        if pause > 0:
+            time.sleep(pause)
+        while time.time() < due:
+            pass
+        step()
+        torch.cuda.synchronize()
+        times.append(time.time() - due)
+
+
+def child():
+    import torch
+
+    made = {}
+    for line in sys.stdin:
+        words = line.split()
+        answer = {}
+        try:
+            if words[0] == "build":
+                torch.ones(1, device="cuda")
+                answer = dict(sms=torch.cuda.get_device_properties(0).multi_processor_count,
+                              gpu=torch.cuda.get_device_name(0), torch=torch.__version__)
+            elif words[0] == "serve":
+                with torch.no_grad():
+                    if words[1] not in made:
+                        made[words[1]] = service(torch, words[1])
+                    times = serve(torch, made[words[1]], *map(float, words[2:]))
+                answer = dict(times=[round(time * 1e3, 4) for time in times])
+            elif words[0] == "train":
+                step = made.setdefault("train", None) or training(torch)
+                made["train"] = step
+                start, end = float(words[1]), float(words[1]) + float(words[2])
+                ends, events = [], []
+                while True:
+                    step()
+                    events.append(torch.cuda.Event())
+                    events[-1].record()
+                    if len(events) > 2:
+                        events.pop(0).synchronize()
+                        now = time.time()
+                        if now >= end:
+                            break
+                        if now >= start:
+                            ends.append(now)
+                torch.cuda.synchronize()
+                answer = dict(rate=(len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 2 else 0.0)
+        except Exception as error:
+            answer = dict(error=repr(error))
+        print(json.dumps(answer), flush=True)
+
+
+def rank(times, quantile):
+    return sorted(times)[int((len(times) - 1) * quantile)] if times else float("nan")
+
+
+class Requests:
+    """The samples, by row and window."""
+
+    def __init__(self, args):
+        self.args, self.rows = args, {}
+
+    def window(self, name, server, work, rate, trainer=None):
+        start = time.time() + 0.5
+        if trainer:
+            trainer.tell(f"train {start - 0.3} {self.args.seconds + 0.3}")
+        seed = len(self.rows.get((name, work, rate), [])) + 1
+        answer = server.ask(f"serve {work} {start} {self.args.seconds} {rate} {seed}")
+        steps = trainer.hear().get("rate") if trainer else None
+        window = dict(times=answer.get("times", []), error=answer.get("error"), steps=steps)
+        self.rows.setdefault((name, work, rate), []).append(window)
+
+    def warm(self, server, works, trainer=None):
+        """Builds all that the windows need, and lets the predictions settle."""
+        if trainer:
+            trainer.ask(f"train {time.time()} 1")
+        for work in works:
+            server.ask(f"serve {work} {time.time() + 0.1} 0.5 200 0")
+
+    def text(self):
+        lines = ["| way | work | a second | p50 | p99 | steps/s |", "|---|---|---|---|---|---|"]
+
+        def spread(values):
+            values = sorted(value for value in values if value is not None)
+            if not values:
+                return "-"
+            middle = values[len(values) // 2]
+            return f"{middle:.2f} ({values[0]:.2f} to {values[-1]:.2f})"
+
+        for (name, work, rate), windows in self.rows.items():
+            p50, p99 = ([rank(window["times"], q) for window in windows] for q in (0.5, 0.99))
+            steps = [window["steps"] for window in windows]
+            lines.append(f"| {name} | {work} | {rate} | {spread(p50)} | {spread(p99)} | {spread(steps)} |")
+            errors = [window["error"] for window in windows if window["error"]]
+            if errors:
+                lines.append(f"|   {errors[0]} |")
+        return "\n".join(lines)
+
+
+def launches(bed, windows):
+    """Launches of a lone program, as gct-load counts them, with its switches of context."""
+    bed.ctl("create", "lone")
+    library = dict(LD_PRELOAD=bed.path("libgct_preload.so"), GCTGROUP_STATS=os.path.join(bed.dir, "stats"))
+    limited = [bed.path("gctctl"), "run", "--preload", library["LD_PRELOAD"], "--group", "lone", "--"]
+    ways = {
+        "native": ([], {}, None),
+        "library alone": ([], {**library, "GCTGROUP_SOCKET": ""}, None),
+        "no limit": (limited, library, "8"),
+        "priority": (limited, library, "0"),
+    }
+    works = {
+        "closed": ["launches", "--waits", "20000", "--queued", "1000"],
+        "200/s": ["idle", "--rate", "200", "--seconds", "2"],
+        "2000/s": ["idle", "--rate", "2000", "--seconds", "2"],
+    }
+    found = {}
+    for _ in range(windows):
+        for one in (False, True):
+            for work, words in works.items():
+                for way, (command, env, priority) in ways.items():
+                    if priority:
+                        bed.ctl("set", "lone", f"compute.priority={priority}")
+                    pin = ["taskset", "-c", "1"] if one else []
+                    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    run = subprocess.run(pin + command + [bed.path("gct-load"), *words], text=True,
+                                         capture_output=True, env={**os.environ, **bed.no_mps, **env})
+                    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    try:
+                        answer = json.loads(run.stdout.strip().splitlines()[-1])
+                    except (IndexError, ValueError):
+                        answer = dict(error=run.stderr[-300:])
+                    answer["switches"] = [after.ru_nvcsw - before.ru_nvcsw, after.ru_nivcsw - before.ru_nivcsw]
+                    answer["cpu"] = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 3)
+                    if "GCTGROUP_STATS" in env and os.path.exists(env["GCTGROUP_STATS"]):
+                        with open(env["GCTGROUP_STATS"]) as stats:
+                            kept = [line.split() for line in stats if line.startswith(("faults", "missed"))]
+                        answer["stats"] = {words[0]: words[1] for words in kept}
+                        os.remove(env["GCTGROUP_STATS"])
+                    key = f"{work}, {'one processor' if one else 'all'}, {way}"
+                    found.setdefault(key, []).append(answer)
+    bed.ctl("rm", "lone")
+    for key, answers in found.items():
+        print(key, json.dumps(answers), flush=True)
+    return found
+
+
+def measure(bed, args):
+    requests = Requests(args)
+    native = bed.native()
+    native.hear()
+    trainer = worth.Program([], **bed.no_mps)
+    trainer.hear()
+    for group, priority in (("service", "0"), ("batch", "8")):
+        bed.ctl("create", group)
+        bed.ctl("set", group, f"compute.priority={priority}")
+    env = bed.mps if args.mps else bed.no_mps
+    server, batch = bed.limited("service", [], env), None
+    server.hear()
+    cases = [(work, rate) for work in args.works for rate in args.rates]
+    requests.warm(native, args.works, trainer)
+    requests.warm(server, args.works)
+    for _ in range(args.windows):
+        for work, rate in cases:
+            requests.window("alone, native", native, work, rate)
+            requests.window("alone, priority", server, work, rate)
+            requests.window("time slices", native, work, rate, trainer)
+    worth.end(dict(native=native, trainer=trainer))
+    batch = bed.limited("batch", [], env)
+    batch.hear()
+    requests.warm(server, args.works, batch)
+    for _ in range(args.windows):
+        for way, limits in WAYS.items():
+            if args.ways and way not in args.ways:
+                continue
+            for file, value in limits.items():
+                bed.ctl("set", "batch", f"{file}={value}")
+            for work, rate in cases:
+                requests.window(way, server, work, rate, batch)
+            for file in limits:
+                bed.ctl("set", "batch", f"{file}={dict([('compute.timeslice', 'default')]).get(file, 'off')}")
+    print(bed.ctl("get", "service/0", "compute.stat")[-1500:], flush=True)
+    worth.end(dict(server=server, batch=batch))
+    print(requests.text(), flush=True)
+    return {" / ".join(map(str, key)): windows for key, windows in requests.rows.items()}
+
+
+def main():
+    names = lambda text: [name for name in text.split(",") if name]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--works", type=names, default=["graph", "eager", "long"])
+    parser.add_argument("--rates", type=lambda text: list(map(float, text.split(","))), default=[100.0])
+    parser.add_argument("--windows", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--ways", type=lambda text: text.split(";"), help="names of ways, with ; between them")
+    parser.add_argument("--mps", action="store_true", help="the governed programs are clients of MPS")
+    parser.add_argument("--launches", action="store_true", help="launches of a lone program only")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    bed = worth.Bed(args.folder)
+    try:
+        found = launches(bed, args.windows) if args.launches else measure(bed, args)
+        if args.out:
+            with open(args.out, "w") as out:
+                json.dump(dict(command=sys.argv, found=found), out)
+    finally:
+        bed.end()
+
+
+if __name__ == "__main__":
+    child() if sys.argv[1:] == ["child"] else main()
