@@ -4,6 +4,7 @@
 //! driver is its client and sends remote calls through a queue.
 
 pub mod boot;
+mod classes;
 pub mod control;
 mod errors;
 mod graphics;

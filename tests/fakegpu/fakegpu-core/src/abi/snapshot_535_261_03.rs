@@ -310,6 +310,7 @@ pub const NVA06F_CTRL_CMD_GPFIFO_SCHEDULE: u32 = 0xa06f0103;
 pub const NVA06F_CTRL_CMD_STOP_CHANNEL: u32 = 0xa06f0112;
 pub const NV_OK: u32 = 0;
 pub const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
+pub const NV_ERR_INVALID_CLASS: u32 = 0x22;
 pub const NV_ERR_INVALID_PARAM_STRUCT: u32 = 0x3a;
 pub mod NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS {
     use super::*;

@@ -2,9 +2,10 @@
 
 //! Answers control calls.
 //!
-//! Most need no answer. The driver fills the parameters that it sends, so returning them unchanged
+//! Some need no answer. The driver fills the parameters that it sends, so returning them unchanged
 //! means "nothing to add". Controls with pure output arrive with uninitialised parameters; these
-//! are cleared. The rest are answered from the description of the chip.
+//! are cleared. Others are answered from the description of the chip. What is not known is refused,
+//! as firmware refuses it: a test must not pass because the device says yes to everything.
 
 use crate::abi::*;
 use crate::chip::{ChipDescription, EngineKind};
@@ -39,13 +40,88 @@ const NOT_SUPPORTED: &[u32] = &[
     NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO,
 ];
 
+/// Controls whose parameters come back unchanged: of the start of the driver, of its channels, and
+/// of tests. Their numbers are those of 535.261.03, without the prefix in their names.
+#[rustfmt::skip]
+const UNCHANGED: &[u32] = &[
+    0x0080_0294, // NV0080 GPU_GET_BRAND_CAPS
+    0x0080_1705, // NV0080 FIFO_START_SELECTED_CHANNELS
+    0x0080_1814, // NV0080 DMA_UNSET_PAGE_DIRECTORY
+    0x0080_9909, // a number without a name
+    0x2080_0102, // NV2080 GPU_GET_INFO_V2
+    0x2080_0111, // NV2080 GPU_GET_SHORT_NAME_STRING
+    0x2080_012b, // NV2080 GPU_PROMOTE_CTX
+    0x2080_012c, // NV2080 GPU_EVICT_CTX
+    0x2080_012f, // NV2080 GPU_QUERY_ECC_STATUS
+    0x2080_0133, // NV2080 GPU_QUERY_ECC_CONFIGURATION
+    0x2080_013f, // NV2080 GPU_GET_OEM_BOARD_INFO
+    0x2080_014b, // NV2080 GPU_GET_INFOROM_OBJECT_VERSION
+    0x2080_0157, // NV2080 GPU_QUERY_INFOROM_ECC_SUPPORT
+    0x2080_017e, // NV2080 GPU_GET_VMMU_SEGMENT_SIZE
+    0x2080_0301, // NV2080 EVENT_SET_NOTIFICATION
+    0x2080_0a1d, // NV2080 INTERNAL_UVM_REGISTER_ACCESS_CNTR_BUFFER
+    0x2080_0a1e, // NV2080 INTERNAL_UVM_UNREGISTER_ACCESS_CNTR_BUFFER
+    0x2080_0a1f, // NV2080 INTERNAL_STATIC_KGR_GET_CAPS
+    0x2080_0a2c, // NV2080 INTERNAL_STATIC_KGR_GET_ZCULL_INFO
+    0x2080_0a2e, // NV2080 INTERNAL_STATIC_KGR_GET_ROP_INFO
+    0x2080_0a30, // NV2080 INTERNAL_STATIC_KGR_GET_PPC_MASKS
+    0x2080_0a34, // NV2080 INTERNAL_STATIC_KGR_GET_SM_ISSUE_RATE_MODIFIER
+    0x2080_0a37, // NV2080 INTERNAL_GR_SET_FECS_TRACE_HW_ENABLE
+    0x2080_0a38, // NV2080 INTERNAL_GR_GET_FECS_TRACE_HW_ENABLE
+    0x2080_0a3d, // NV2080 INTERNAL_STATIC_KGR_GET_FECS_RECORD_SIZE
+    0x2080_0a3f, // NV2080 INTERNAL_STATIC_KGR_GET_FECS_TRACE_DEFINES
+    0x2080_0a48, // NV2080 INTERNAL_STATIC_KGR_GET_PDB_PROPERTIES
+    0x2080_0a4c, // NV2080 INTERNAL_GPU_GET_SMC_MODE
+    0x2080_0a51, // NV2080 INTERNAL_MEMSYS_SET_PARTITIONABLE_MEM
+    0x2080_0a67, // NV2080 INTERNAL_KMEMSYS_GET_MIG_MEMORY_CONFIG
+    0x2080_0a6c, // NV2080 INTERNAL_MEMSYS_L2_INVALIDATE_EVICT
+    0x2080_0a70, // NV2080 INTERNAL_BUS_FLUSH_WITH_SYSMEMBAR
+    0x2080_0a80, // NV2080 INTERNAL_PERF_GPU_BOOST_SYNC_GET_INFO
+    0x2080_0a9a, // NV2080 INTERNAL_PERF_BOOST_SET_2X
+    0x2080_0a9d, // NV2080 INTERNAL_GMMU_REGISTER_CLIENT_SHADOW_FAULT_BUFFER
+    0x2080_0a9e, // NV2080 INTERNAL_GMMU_UNREGISTER_CLIENT_SHADOW_FAULT_BUFFER
+    0x2080_0aac, // NV2080 INTERNAL_BIF_GET_STATIC_INFO
+    0x2080_0ab3, // NV2080 INTERNAL_CCU_MAP
+    0x2080_0ab4, // NV2080 INTERNAL_CCU_UNMAP
+    0x2080_0ad8, // NV2080 INTERNAL_FIFO_GET_NUM_SECURE_CHANNELS
+    0x2080_1210, // NV2080 GR_SET_CTXSW_PREEMPTION_MODE
+    0x2080_1303, // NV2080 FB_GET_INFO_V2
+    0x2080_1702, // NV2080 MC_SERVICE_INTERRUPTS
+    0x2080_1823, // NV2080 BUS_GET_INFO_V2
+    0x2080_182a, // NV2080 BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS
+    0x2080_182b, // NV2080 BUS_GET_C2C_INFO
+    0x2080_2609, // NV2080 PMGR_GET_MODULE_INFO
+    0x2080_2a05, // NV2080 CE_UPDATE_PCE_LCE_MAPPINGS
+    0x2080_2a06, // NV2080 CE_UPDATE_CLASS_DB
+    0x2080_2a09, // NV2080 CE_GET_HUB_PCE_MASK
+    0x2080_2a0b, // NV2080 CE_GET_ALL_PHYSICAL_CAPS
+    0x2080_3601, // NV2080 GSP_GET_FEATURES
+    0x2080_400b, // NV2080 VGPU_MGR_INTERNAL_SET_VGPU_MGR_CONFIG
+    0x2080_8159, // a number without a name
+    0x2080_8161, // a number without a name
+    0x2080_8513, // a number without a name
+    0x2080_852e, // a number without a name
+    0x2080_852f, // a number without a name
+    0x2080_9009, // a number without a name
+    0x2080_9038, // a number without a name
+    0x2080_a068, // a number without a name
+    0x2080_a612, // a number without a name
+    0x208f_1105, // NV208F GPU_VERIFY_INFOROM
+    0x402c_0101, // NV402C I2C_GET_PORT_INFO
+    0x83de_0309, // NV83DE DEBUG_SET_EXCEPTION_MASK
+    0x83de_030c, // NV83DE DEBUG_READ_ALL_SM_ERROR_STATES: SMs have no errors here
+    0x83de_0310, // NV83DE DEBUG_CLEAR_ALL_SM_ERROR_STATES
+    0xa06c_010a, // NVA06C INTERNAL_PROMOTE_FAULT_METHOD_BUFFERS
+    0xa06f_0104, // NVA06F BIND
+];
+
 /// The outcome of a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Answered with this status.
     Given(u32),
-    /// Not modelled: returned unchanged.
-    HandedBack,
+    /// Not known: refused.
+    Unknown,
 }
 
 /// Answers control `command` in place.
@@ -62,7 +138,8 @@ pub fn answer(chip: &ChipDescription, uuid: [u8; 16], command: u32, params: &mut
     }
     match fill(chip, uuid, command, params) {
         Ok(true) => Answer::Given(NV_OK),
-        Ok(false) => Answer::HandedBack,
+        Ok(false) if UNCHANGED.contains(&command) => Answer::Given(NV_OK),
+        Ok(false) => Answer::Unknown,
         Err(error) => {
             log::warn!("control {command:#x}: {error}");
             Answer::Given(NV_ERR_INVALID_PARAM_STRUCT)
@@ -171,11 +248,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn unknown_controls_are_handed_back() {
+    fn unknown_controls_are_refused() {
         let mut params = [0xa5; 8];
         assert_eq!(
             answer(&ChipDescription::gh100(), [7; 16], 0x2080_ffff, &mut params),
-            Answer::HandedBack
+            Answer::Unknown
         );
         assert_eq!(params, [0xa5; 8]);
     }

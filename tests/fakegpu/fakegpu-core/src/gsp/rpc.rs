@@ -6,6 +6,7 @@ use crate::abi::{self, Malformed};
 use crate::chip::ChipDescription;
 use crate::faults::Faults;
 use crate::gsp::boot;
+use crate::gsp::classes;
 use crate::gsp::control::{self, Answer};
 use crate::gsp::errors;
 use crate::gsp::msgq::{Queues, Record};
@@ -25,8 +26,14 @@ use std::collections::BTreeSet;
 
 /// Maximum number of records served per doorbell; the ring has fewer.
 const RECORDS_PER_DOORBELL: usize = 4096;
-/// Maximum number of unmodelled calls that are logged; a driver has some hundreds.
-const UNMODELLED_MAX: usize = 1 << 12;
+/// Maximum number of unknown calls that are logged; a driver has some hundreds.
+const UNKNOWN_MAX: usize = 1 << 12;
+/// Functions that only inform GSP.
+const UNCHANGED: &[u32] = &[
+    0x01, // SET_GUEST_SYSTEM_INFO
+    0x2f, // UNLOADING_GUEST_DRIVER
+    0x47, // CONTINUATION_RECORD
+];
 /// Last function number. Larger numbers are events.
 const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
 
@@ -35,8 +42,8 @@ const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
 pub struct Gsp {
     queues: Option<Queues>,
     objects: Objects,
-    /// Functions and controls that were returned unchanged and logged.
-    unmodelled: BTreeSet<u32>,
+    /// Functions, controls and classes that were refused and logged.
+    unknown: BTreeSet<u32>,
 }
 
 /// The parts of the device that GSP works with.
@@ -192,13 +199,13 @@ impl Gsp {
         };
         let status = match answer {
             Answer::Given(status) => status,
-            Answer::HandedBack => {
-                self.note_unmodelled(command, abi::control_name(command));
-                abi::NV_OK
+            Answer::Unknown => {
+                self.note_unknown("control", command, abi::control_name(command));
+                abi::NV_ERR_NOT_SUPPORTED
             }
         };
         abi::set(payload, Call::status, u64::from(status))?;
-        if refused.is_none() {
+        if status == abi::NV_OK {
             scheduling::observe(context.host, &self.objects, object, command, &sent)?;
             spaces::observe(context.host, &self.objects, object, command, &sent)?;
             let object = self.objects.origin(object);
@@ -230,6 +237,21 @@ impl Gsp {
         let class = abi::get_u32(payload, Call::hClass)?;
         let params =
             sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
+        if !classes::is_known(class) {
+            self.note_unknown("class", class, abi::class_name(class));
+            abi::set(payload, Call::status, u64::from(abi::NV_ERR_INVALID_CLASS))?;
+            context.recorder.record(
+                context.now_ns,
+                &Event::Alloc {
+                    object,
+                    parent,
+                    class,
+                    status: abi::NV_ERR_INVALID_CLASS,
+                    params: &params,
+                },
+            );
+            return Ok(());
+        }
         abi::set(payload, Call::status, u64::from(abi::NV_OK))?;
         if class == FERMI_VASPACE_A && names_default_space(&params)? {
             // RM reaches a device's own address space through such a name, and frees the name while
@@ -320,18 +342,20 @@ impl Gsp {
                     .unset_page_directory(self.objects.origin(space));
                 Ok(())
             }
+            function if UNCHANGED.contains(&function) => Ok(()),
             function => {
-                self.note_unmodelled(function, abi::rpc_name(function));
+                self.note_unknown("function", function, abi::rpc_name(function));
+                record.result = abi::NV_ERR_NOT_SUPPORTED;
                 Ok(())
             }
         }
     }
 
-    /// Logs a call that is returned unchanged, once.
-    fn note_unmodelled(&mut self, number: u32, name: Option<&str>) {
-        if self.unmodelled.len() < UNMODELLED_MAX && self.unmodelled.insert(number) {
+    /// Logs what is refused because it is not known, once.
+    fn note_unknown(&mut self, what: &str, number: u32, name: Option<&str>) {
+        if self.unknown.len() < UNKNOWN_MAX && self.unknown.insert(number) {
             let name = name.unwrap_or("a number without a name");
-            log::info!("GSP: {name} ({number:#x}) is handed back as it came");
+            log::info!("GSP: {what} {name} ({number:#x}) is refused: it is not known");
         }
     }
 

@@ -159,6 +159,26 @@ fn a_release_executes_and_the_ring_advances() {
 }
 
 #[test]
+fn a_channel_fetches_from_the_ring_that_it_is_moved_to() {
+    const OTHER: u64 = 0x6_0000;
+    let mut machine = Machine::new();
+    machine.submit(0, &machine.semaphore(5, RELEASE));
+    machine.submit(1, &machine.semaphore(6, RELEASE));
+    machine.ring(1);
+    machine.step();
+    let place = PUSHBUFFER + 0x8000;
+    machine.put_words(place, &machine.semaphore(7, RELEASE));
+    let entry = machine.bench.va(place) | 6 << 42;
+    let second = PhysicalAddress::video(OTHER + 8);
+    machine.bench.memory.write_u64(second, entry).unwrap();
+    let ring = machine.bench.va(OTHER);
+    machine.host.set_ring(CHANNEL, ring, ENTRIES);
+    machine.ring(2);
+    machine.step();
+    assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (7, 2));
+}
+
+#[test]
 fn an_acquire_polls_for_a_plain_store() {
     let mut machine = Machine::new();
     machine.submit(0, &machine.semaphore(7, ACQUIRE));
