@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Measures short requests of PyTorch, alone and beside a training: natively, under compute.priority,
-# and under it with time slices and atoms that somebody writes. Then the launches of a lone program,
-# on all processors and on one.
+# and under it with time slices and atoms that somebody writes. With --launches it measures the
+# launches of a lone program in their place, on all processors and on one.
 #
 #     usage: tests/hw/short.py DIR [--works graph,eager,long] [--rates 100] [--windows 3]
-#                                  [--seconds 4] [--ways WAY,...] [--mps] [--out FILE]
+#                                  [--seconds 4] [--ways WAY;...] [--mps] [--launches] [--out FILE]
 #
 # gctd, gctctl, gct-load and libgct_preload.so are in DIR. Times are from a request's arrival to its
 # end in milliseconds: the medians of the windows, with the least and the most of each.

@@ -251,7 +251,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             .remove_ended(memory, now, |submission, end| match submission.bytes {
                 0 => governor.learn(submission, &end, now),
                 bytes => {
-                    rate.learn(bytes, end.time, end.error);
+                    if !submission.is_predicted() || governor.may_learn(&end) {
+                        rate.learn(bytes, end.time, end.error);
+                    }
                     governor.record_end(end.at);
                 }
             });

@@ -9,7 +9,8 @@
 //! awaited   others can use the GPU, or pieces of work follow it, or a limit on time, a size, a
 //!           clock or a goal depends on it, or one of the lane's launches was never timed
 //! else      a look each millisecond will do. An end is then taken to be where it was predicted,
-//!           and a time that is off by more than ERROR_MAX teaches nothing
+//!           and a time that is off by more than ERROR_MAX teaches nothing, unless it shows that
+//!           the prediction was wrong
 //! ```
 
 use super::governor::{Governor, Peers};
@@ -36,6 +37,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         !is_alone || is_measured || self.may_split() || self.bounds_flight().is_some()
     }
 
+    /// Returns whether the time of something whose time is known may teach.
+    pub(super) fn may_learn(&self, end: &End) -> bool {
+        end.error <= ERROR_MAX || self.awaits_ends()
+    }
+
     /// Predicts how long a kernel takes on `tpcs` TPCs, behind the launches of `path`.
     pub(super) fn predict(&self, launch: (&Kernel, Path), tpcs: u64) -> Option<Ns> {
         predict::predict(&self.kernels, &self.habits, launch, tpcs)
@@ -49,7 +55,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let predicted = submission.is_predicted();
         add(&mut self.counters.predicted, u64::from(predicted));
         add(&mut self.counters.mispredicted, u64::from(end.missed));
-        if predicted && end.error > ERROR_MAX && !self.awaits_ends() {
+        if predicted && !end.missed && !self.may_learn(end) {
             return;
         }
         let kernel = &submission.kernel;
@@ -153,8 +159,14 @@ mod tests {
         per_tpc: 4,
     };
 
-    /// Lets a launch end after `time`, which may be off by `error`. Returns the next prediction.
-    fn ended(governor: &mut Governor<Heap, Others>, time: u64, error: u64) -> Option<Ns> {
+    /// Lets a launch end after `time`, which may be off by `error`. `missed` says whether that
+    /// shows a wrong prediction. Returns the next one.
+    fn ended(
+        governor: &mut Governor<Heap, Others>,
+        time: u64,
+        error: u64,
+        missed: bool,
+    ) -> Option<Ns> {
         let known = governor.predict((&KERNEL, Path::default()), 8);
         let submission: Submission<View> = Submission {
             fence: Fence {
@@ -177,7 +189,7 @@ mod tests {
             at: Ns(time),
             queued: false,
             error: Ns(error),
-            missed: false,
+            missed,
         };
         governor.learn(&submission, &end, Ns(time));
         governor.predict((&KERNEL, Path::default()), 8)
@@ -187,12 +199,14 @@ mod tests {
     fn an_end_that_nobody_awaited_and_was_seen_late_teaches_nothing() {
         for (others, learns) in [(false, false), (true, true)] {
             let mut governor = governor(Some(others), LaunchLimits::NONE);
-            let first = ended(&mut governor, 20_000, 900_000);
+            let first = ended(&mut governor, 20_000, 900_000, false);
             assert!(first.is_some(), "the first time is better than none");
-            let second = ended(&mut governor, 1_000_000, 990_000);
+            let second = ended(&mut governor, 1_000_000, 990_000, false);
             assert_eq!(second != first, learns, "beside others {others}");
-            let third = ended(&mut governor, 10_000, 5_000);
+            let third = ended(&mut governor, 10_000, 5_000, false);
             assert_ne!(third, second, "it was seen in time");
+            let fourth = ended(&mut governor, 5_000_000, 990_000, true);
+            assert_ne!(fourth, third, "it takes longer now");
         }
     }
 }

@@ -141,6 +141,8 @@ pub struct InFlightQueue<S: Storage, V: 'static> {
     /// How many of them were not predicted.
     unknown: Sat<u32>,
     last_end: Ns,
+    /// When the last one is taken to have ended ([`End::at`]).
+    last_at: Ns,
     /// The time between the two looks before the last end.
     last_gap: Ns,
     patience: Patience,
@@ -165,6 +167,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             in_flight: InFlight::default(),
             unknown: Sat(0),
             last_end: Ns(0),
+            last_at: Ns(0),
             last_gap: Ns(0),
             patience: Patience::new(),
             late: None,
@@ -272,17 +275,24 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             let gap = now - self.looked;
             let queued = first.published < self.last_end;
             let before = if queued { self.last_gap } else { Ns(0) };
+            // One look may find several ends.
+            let began_at = match self.last_end == now {
+                true => first.published.max(self.last_at),
+                false => began,
+            };
             (self.last_end, self.last_gap) = (now, gap);
             self.record_end(now);
             let looked = self.looked;
+            let at = match predicted.max(first.submission.replay) {
+                Ns(0) => now,
+                predicted => (began_at + predicted).max(looked).min(now),
+            };
+            self.last_at = at;
             let end = End {
                 time: now - began,
                 queued,
                 error: gap + before,
-                at: match predicted.max(first.submission.replay) {
-                    Ns(0) => now,
-                    predicted => (began + predicted).max(looked).min(now),
-                },
+                at,
                 missed: first.submission.is_predicted() && {
                     // If another one has ended since the last look, this one began before now.
                     let longest = now - began.min(first.published.max(looked));
@@ -511,6 +521,18 @@ mod tests {
         assert_eq!(queue.totals().count, 2);
         queue.forget(|fence| fence.index == 0);
         assert_eq!((queue.totals().count, queue.totals().predicted), (1, Ns(5)));
+    }
+
+    #[test]
+    fn ends_that_one_look_finds_are_taken_to_follow_each_other() {
+        let (ram, mut queue) = (Ram::new(4), queue());
+        for number in 1..=3 {
+            queue.published(submission(0, number, 20_000), false, Ns(100_000));
+        }
+        ram.set(0, 3);
+        let mut ends = Vec::new();
+        queue.remove_ended(&ram, Ns(1_000_000), |_, end| ends.push(end.at));
+        assert_eq!(ends, [120_000, 140_000, 160_000].map(Ns));
     }
 
     #[test]

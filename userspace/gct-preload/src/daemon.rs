@@ -263,7 +263,7 @@ impl Connected {
         Some(match known {
             Some((_, seen)) => {
                 *seen = generation;
-                News::Peers(gpu.minor, peers)
+                News::Peers(gpu.minor, (peers, generation))
             }
             None => {
                 self.attached.push((gpu.minor, generation));
@@ -271,7 +271,7 @@ impl Connected {
                     gpu.minor,
                     Box::new(GpuPeers::new(
                         gpu.clone(),
-                        peers,
+                        (peers, generation),
                         self.slices.shares_group(),
                     )),
                 )
@@ -285,8 +285,8 @@ impl Connected {
 enum News {
     /// The daemon is new, or the GPU is.
     Gpu(u32, Box<GpuPeers>),
-    /// The peers have changed.
-    Peers(u32, Vec<Peer>),
+    /// The peers have changed. They were read after the board had this generation.
+    Peers(u32, (Vec<Peer>, u64)),
 }
 
 /// Reports launches and maintains the connection for as long as the process lives.

@@ -24,6 +24,8 @@ use std::sync::Arc;
 pub(crate) struct GpuPeers {
     gpu: Arc<Gpu>,
     peers: Vec<Peer>,
+    /// The board's generation before they were read.
+    peers_at: u64,
     /// The TPCs that are reserved for this process, by its slot; `None` without one.
     own: Option<TpcMask>,
     /// The same by its page.
@@ -47,12 +49,17 @@ pub(crate) struct GpuPeers {
 }
 
 impl GpuPeers {
-    /// Creates the state for `gpu` with `peers`. It allocates all room here, because a signal
-    /// handler uses it.
-    pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>, shares_group: Arc<AtomicBool>) -> Self {
+    /// Creates the state for `gpu` with `peers`, read after the board had a generation. It
+    /// allocates all room here, because a signal handler uses it.
+    pub(crate) fn new(
+        gpu: Arc<Gpu>,
+        peers: (Vec<Peer>, u64),
+        shares_group: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             gpu,
-            peers,
+            peers: peers.0,
+            peers_at: peers.1,
             shares_group,
             own: None,
             reserved: TpcMask::EMPTY,
@@ -74,9 +81,10 @@ impl GpuPeers {
         &self.gpu
     }
 
-    /// Replaces the peers.
-    pub(crate) fn set_peers(&mut self, peers: Vec<Peer>) {
+    /// Replaces the peers, read after the board had a generation.
+    pub(crate) fn set_peers(&mut self, (peers, at): (Vec<Peer>, u64)) {
         self.peers = peers;
+        self.peers_at = at;
         self.board = u64::MAX;
         self.related = u64::MAX;
     }
@@ -198,7 +206,8 @@ impl Peers for GpuPeers {
     }
 
     fn is_alone(&self) -> bool {
-        self.peers.is_empty()
+        // Somebody may have come since.
+        self.peers.is_empty() && self.peers_at == self.gpu.board.generation()
     }
 
     fn set_busy(&mut self, busy: bool, now: Ns) {

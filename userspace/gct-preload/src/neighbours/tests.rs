@@ -39,7 +39,7 @@ struct Beside {
     tenant: Peer,
     /// Whether the tenant is a client of MPS.
     shares_group: Arc<AtomicBool>,
-    _board: BoardWriter,
+    board: BoardWriter,
 }
 
 /// Creates a page as the daemon does, with its descriptor.
@@ -100,9 +100,10 @@ impl Beside {
         };
         let mut bench = Bench::with(limits, timed);
         let shares_group = Arc::<AtomicBool>::default();
+        let generation = gpu.board.generation();
         let peers = GpuPeers::new(
             Arc::new(gpu),
-            vec![peer(1, &pulse_fd)],
+            (vec![peer(1, &pulse_fd)], generation),
             shares_group.clone(),
         );
         bench.governor.set_peers(Some(peers));
@@ -111,7 +112,7 @@ impl Beside {
             neighbour,
             tenant: peer(2, &own_fd),
             shares_group,
-            _board: board,
+            board,
         }
     }
 
@@ -457,7 +458,8 @@ fn a_launch_is_awaited_while_it_is_new_or_somebody_is_there() {
     let peers = |beside: &mut Beside, new| {
         let peers = beside.bench.governor.peers_mut().unwrap();
         let old = core::mem::take(&mut peers.peers);
-        peers.set_peers(new);
+        let generation = peers.gpu.board.generation();
+        peers.set_peers((new, generation));
         old
     };
     let neighbour = peers(&mut beside, Vec::new());
@@ -476,4 +478,8 @@ fn a_launch_is_awaited_while_it_is_new_or_somebody_is_there() {
     assert!(launch(&mut beside));
     beside.bench.drain(0);
     assert!(!beside.bench.is_awaited(), "nothing is in flight");
+    peers(&mut beside, Vec::new());
+    assert!(!launch(&mut beside));
+    beside.board.set(0, Slot::default());
+    assert!(beside.bench.is_awaited(), "somebody may have come");
 }

@@ -106,9 +106,10 @@ impl Shop {
                 ..Config::default()
             };
             let mut bench = Bench::with(limits, timed);
+            let generation = gpu.board.generation();
             bench.governor.set_peers(Some(GpuPeers::new(
                 Arc::new(gpu),
-                peers.collect(),
+                (peers.collect(), generation),
                 Arc::default(),
             )));
             tenants.push(Tenant {
