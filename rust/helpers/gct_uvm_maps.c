@@ -95,13 +95,14 @@ NV_STATUS uvm_gct_map_external_allocation(UVM_MAP_EXTERNAL_ALLOCATION_PARAMS *pa
 
 NV_STATUS uvm_gct_unmap_external(UVM_UNMAP_EXTERNAL_PARAMS *params, struct file *filp)
 {
-	struct gct_known *known = gct_known_of(filp);
+	struct gct_known *known;
 	struct gct_spares spares;
 	NV_STATUS status;
 
-	if (!known)
+	if (!gct_enabled())
 		return uvm_api_unmap_external(params, filp);
-	if (!gct_spares_alloc(&spares, 1))
+	known = gct_known_made(filp);
+	if (!known || !gct_spares_alloc(&spares, 1))
 		return NV_ERR_NO_MEMORY;
 	mutex_lock(&known->ioctls);
 	status = uvm_api_unmap_external(params, filp);
@@ -133,12 +134,16 @@ static NvU64 gct_size_at(uvm_va_space_t *va_space, NvU64 base)
 
 NV_STATUS uvm_gct_free(UVM_FREE_PARAMS *params, struct file *filp)
 {
-	struct gct_known *known = gct_known_of(filp);
+	struct gct_known *known;
 	NV_STATUS status;
 	NvU64 size;
 
-	if (!known)
+	if (!gct_enabled())
 		return uvm_api_free(params, filp);
+	/* Made here, too: the first mapping may come while this frees its range. */
+	known = gct_known_made(filp);
+	if (!known)
+		return NV_ERR_NO_MEMORY;
 	/* Nothing else frees such a range. From 595 on the parameters do not have its size. */
 	mutex_lock(&known->ioctls);
 	size = gct_size_at(known->va_space, params->base);

@@ -401,7 +401,7 @@ impl State<'_> {
         } else {
             let parent = ObjectKey::new(space, object.parent);
             object.gpu = self.objects.get(parent).and_then(|parent| parent.gpu);
-            let amount = Amount::of_object(imported.class, imported.bytes);
+            let amount = self.amount_of(object.gpu, imported.class, imported.bytes);
             object.charged = self.charge(proc, object.gpu, amount);
             object.acked.primary = true;
             self.objects.add(key, object)?;

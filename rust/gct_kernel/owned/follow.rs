@@ -67,7 +67,10 @@ pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Serv
             class: Class::ChannelGroup | Class::ContextShare,
             ..
         } if call.succeeded() => space_known(glue, file, call, served),
-        Action::Alloc { .. } if call.succeeded() && call.allocates_memory() => {
+        Action::Alloc {
+            class: Class::DeviceMemory,
+            ..
+        } if call.succeeded() => {
             let record = is_owning().then(|| record_if_wanted(glue, file)).flatten();
             let Some(record) = record else { return };
             let gpu = glue.locked(|state| state.rm_gpu_of(file, call.client, call.object));
