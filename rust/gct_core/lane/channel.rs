@@ -75,7 +75,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
 
     /// Returns whether work is held back, or in flight and watched.
     pub fn is_pending(&self, rings: &impl Rings) -> bool {
-        self.waiting.is_some() || self.is_watched() || self.tenant.has_more(rings)
+        self.is_awaited(rings, true)
     }
 
     /// Returns whether work is in flight and watched.
@@ -251,7 +251,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             .remove_ended(memory, now, |submission, end| match submission.bytes {
                 0 => governor.learn(submission, &end, now),
                 bytes => {
-                    if !submission.is_predicted() || governor.may_learn(&end) {
+                    if governor.may_learn(submission, &end) {
                         rate.learn(bytes, end.time, end.error);
                     }
                     governor.record_end(end.at);

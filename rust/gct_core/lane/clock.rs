@@ -105,10 +105,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 mod tests {
     use super::*;
     use crate::lane::governor::Nobody;
-    use crate::lane::in_flight::{Fence, Reach};
     use crate::lane::limits::LaunchLimits;
-    use crate::lane::testing::{Heap, View};
-    use crate::policy::predict::{Kernel, Path};
+    use crate::lane::testing::{submission, Heap};
+    use crate::policy::predict::Kernel;
     use std::vec;
 
     type Of = Governor<Heap, Nobody>;
@@ -132,22 +131,7 @@ mod tests {
     /// Ends a launch that took 100 us of 1 ms.
     fn end(governor: &mut Of, error: u64) -> Sums {
         let before = governor.clock_sums();
-        let submission: Submission<View> = Submission {
-            fence: Fence {
-                view: (0, 1),
-                index: 0,
-                number: 1,
-                reach: Reach::AtLeast,
-            },
-            kernel: Kernel::graph(7),
-            path: Path::default(),
-            blocks: 1,
-            tpcs: 8,
-            predicted: Ns(0),
-            replay: Ns(0),
-            bytes: 0,
-            sized: None,
-        };
+        let submission = submission(Kernel::graph(7), 1, 8);
         let end = End {
             time: Ns(100_000),
             queued: true,

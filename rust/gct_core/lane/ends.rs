@@ -37,9 +37,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         !is_alone || is_measured || self.may_split() || self.bounds_flight().is_some()
     }
 
-    /// Returns whether the time of something whose time is known may teach.
-    pub(super) fn may_learn(&self, end: &End) -> bool {
-        end.error <= ERROR_MAX || self.awaits_ends()
+    /// Returns whether the time of a submission may teach. Any time is better than none.
+    pub(super) fn may_learn<V>(&self, submission: &Submission<V>, end: &End) -> bool {
+        !submission.is_predicted() || end.error <= ERROR_MAX || self.awaits_ends()
     }
 
     /// Predicts how long a kernel takes on `tpcs` TPCs, behind the launches of `path`.
@@ -55,7 +55,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let predicted = submission.is_predicted();
         add(&mut self.counters.predicted, u64::from(predicted));
         add(&mut self.counters.mispredicted, u64::from(end.missed));
-        if predicted && !end.missed && !self.may_learn(end) {
+        if !end.missed && !self.may_learn(submission, end) {
             return;
         }
         let kernel = &submission.kernel;
@@ -73,9 +73,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 mod tests {
     use super::*;
     use crate::lane::governor::Surroundings;
-    use crate::lane::in_flight::{Fence, Reach};
     use crate::lane::limits::LaunchLimits;
-    use crate::lane::testing::{Heap, View};
+    use crate::lane::testing::{submission, Heap};
     use crate::mask::TpcMask;
     use crate::policy::share::{DutyCycle, Level, Share};
     use crate::topology::Topology;
@@ -168,21 +167,9 @@ mod tests {
         missed: bool,
     ) -> Option<Ns> {
         let known = governor.predict((&KERNEL, Path::default()), 8);
-        let submission: Submission<View> = Submission {
-            fence: Fence {
-                view: (0, 4),
-                index: 0,
-                number: 1,
-                reach: Reach::AtLeast,
-            },
-            kernel: KERNEL,
-            path: Path::default(),
-            blocks: 8,
-            tpcs: 8,
+        let submission = Submission {
             predicted: known.unwrap_or(Ns(0)),
-            replay: Ns(0),
-            bytes: 0,
-            sized: None,
+            ..submission(KERNEL, 8, 8)
         };
         let end = End {
             time: Ns(time),

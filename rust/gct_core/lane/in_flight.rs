@@ -358,7 +358,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::testing::{Heap, Ram, View};
+    use crate::lane::testing::{self, Heap, Ram, View};
     use std::vec;
     use std::vec::Vec;
 
@@ -378,21 +378,16 @@ mod tests {
     }
 
     fn submission(at: usize, number: u32, predicted: u64) -> Submission<View> {
+        let kernel = Kernel {
+            program: 1,
+            grid: [7, 1, 1],
+            block: [32, 1, 1],
+            per_tpc: 4,
+        };
         Submission {
             fence: fence(at, number, Reach::AtLeast),
-            kernel: Kernel {
-                program: 1,
-                grid: [7, 1, 1],
-                block: [32, 1, 1],
-                per_tpc: 4,
-            },
-            path: Path::default(),
-            blocks: 7,
-            tpcs: 66,
             predicted: Ns(predicted),
-            replay: Ns(0),
-            bytes: 0,
-            sized: None,
+            ..testing::submission(kernel, 7, 66)
         }
     }
 
