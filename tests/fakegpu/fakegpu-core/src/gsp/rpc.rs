@@ -237,23 +237,37 @@ impl Gsp {
         let class = abi::get_u32(payload, Call::hClass)?;
         let params =
             sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
-        if !classes::is_known(class) {
-            self.note_unknown("class", class, abi::class_name(class));
-            abi::set(payload, Call::status, u64::from(abi::NV_ERR_INVALID_CLASS))?;
-            context.recorder.record(
-                context.now_ns,
-                &Event::Alloc {
-                    object,
-                    parent,
-                    class,
-                    status: abi::NV_ERR_INVALID_CLASS,
-                    params: &params,
-                },
-            );
-            return Ok(());
+        let status = match classes::is_known(class) {
+            true => abi::NV_OK,
+            false => abi::NV_ERR_INVALID_CLASS,
+        };
+        abi::set(payload, Call::status, u64::from(status))?;
+        match status {
+            abi::NV_OK => self.make(context, object, (parent, class), &params)?,
+            _ => self.note_unknown("class", class, abi::class_name(class)),
         }
-        abi::set(payload, Call::status, u64::from(abi::NV_OK))?;
-        if class == FERMI_VASPACE_A && names_default_space(&params)? {
+        context.recorder.record(
+            context.now_ns,
+            &Event::Alloc {
+                object,
+                parent,
+                class,
+                status,
+                params: &params,
+            },
+        );
+        Ok(())
+    }
+
+    /// Makes an object of a known class.
+    fn make(
+        &mut self,
+        context: &mut Context<'_>,
+        object: ObjectKey,
+        (parent, class): (u32, u32),
+        params: &[u8],
+    ) -> Result<(), Malformed> {
+        if class == FERMI_VASPACE_A && names_default_space(params)? {
             // RM reaches a device's own address space through such a name, and frees the name while
             // channels still use the space.
             self.objects.add_name_of_parent(object, parent, class);
@@ -262,20 +276,10 @@ impl Gsp {
         }
         if let Err(error) = context
             .host
-            .alloc(&self.objects, object, parent, class, &params)
+            .alloc(&self.objects, object, parent, class, params)
         {
             log::warn!("GSP: parameters of {class:#x}: {error}");
         }
-        context.recorder.record(
-            context.now_ns,
-            &Event::Alloc {
-                object,
-                parent,
-                class,
-                status: abi::NV_OK,
-                params: &params,
-            },
-        );
         Ok(())
     }
 
