@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 
+# The folder stays as it is.
+sys.dont_write_bytecode = True
 import worth
 
 worth.Program.script = os.path.abspath(__file__)
@@ -29,6 +31,7 @@ WAYS = {
     "priority, slice 200us": {"compute.timeslice": "200us"},
     "priority, atoms 100us": {"atom.duration": "100us"},
 }
+DEFAULTS = {"compute.timeslice": "default", "atom.duration": "off"}
 
 
 def service(torch, work):
@@ -90,41 +93,23 @@ def child():
     import torch
 
     made = {}
-    for line in sys.stdin:
-        words = line.split()
-        answer = {}
-        try:
-            if words[0] == "build":
-                torch.ones(1, device="cuda")
-                answer = dict(sms=torch.cuda.get_device_properties(0).multi_processor_count,
-                              gpu=torch.cuda.get_device_name(0), torch=torch.__version__)
-            elif words[0] == "serve":
-                with torch.no_grad():
-                    if words[1] not in made:
-                        made[words[1]] = service(torch, words[1])
-                    times = serve(torch, made[words[1]], *map(float, words[2:]))
-                answer = dict(times=[round(time * 1e3, 4) for time in times])
-            elif words[0] == "train":
-                step = made.setdefault("train", None) or training(torch)
-                made["train"] = step
-                start, end = float(words[1]), float(words[1]) + float(words[2])
-                ends, events = [], []
-                while True:
-                    step()
-                    events.append(torch.cuda.Event())
-                    events[-1].record()
-                    if len(events) > 2:
-                        events.pop(0).synchronize()
-                        now = time.time()
-                        if now >= end:
-                            break
-                        if now >= start:
-                            ends.append(now)
-                torch.cuda.synchronize()
-                answer = dict(rate=(len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 2 else 0.0)
-        except Exception as error:
-            answer = dict(error=repr(error))
-        print(json.dumps(answer), flush=True)
+
+    def answer_to(word, *rest):
+        if word == "build":
+            torch.ones(1, device="cuda")
+            return worth.facts()
+        if word == "train":
+            if word not in made:
+                made[word] = training(torch)
+            return dict(rate=worth.rate(made[word], *map(float, rest), 2))
+        work, *window = rest
+        with torch.no_grad():
+            if work not in made:
+                made[work] = service(torch, work)
+            times = serve(torch, made[work], *map(float, window))
+        return dict(times=[round(time * 1e3, 4) for time in times])
+
+    worth.serve_lines(answer_to)
 
 
 def rank(times, quantile):
@@ -254,7 +239,7 @@ def measure(bed, args):
             for work, rate in cases:
                 requests.window(way, server, work, rate, batch)
             for file in limits:
-                bed.ctl("set", "batch", f"{file}={dict([('compute.timeslice', 'default')]).get(file, 'off')}")
+                bed.ctl("set", "batch", f"{file}={DEFAULTS[file]}")
     print(bed.ctl("get", "service/0", "compute.stat")[-1500:], flush=True)
     worth.end(dict(server=server, batch=batch))
     print(requests.text(), flush=True)

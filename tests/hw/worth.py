@@ -77,47 +77,65 @@ def works():
     return dict(gemm=gemm, transformer=transformer, conv=conv, llama=llama)
 
 
+def facts():
+    """What the program sees of its GPU."""
+    import torch
+
+    props = torch.cuda.get_device_properties(0)
+    return dict(sms=props.multi_processor_count, gpu=props.name, torch=torch.__version__)
+
+
+def rate(work, start, seconds, ahead):
+    """How often a second `work` ends, in a window; so many of them and one more are in flight."""
+    import torch
+
+    end, ends, events = start + seconds, [], []
+    while True:
+        work()
+        event = torch.cuda.Event()
+        event.record()
+        events.append(event)
+        if len(events) > ahead:
+            events.pop(0).synchronize()
+            now = time.time()
+            if now >= end:
+                break
+            if now >= start:
+                ends.append(now)
+    torch.cuda.synchronize()
+    return (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 2 else len(ends) / seconds
+
+
+def serve_lines(answer_to):
+    """Answers each line of the input, by a function of its words, with a line of JSON."""
+    for line in sys.stdin:
+        try:
+            answer = answer_to(*line.split())
+        except Exception as error:
+            answer = dict(error=repr(error))
+        print(json.dumps(answer), flush=True)
+
+
 def child():
     import torch
 
     torch.set_grad_enabled(False)
     made = {}
-    for line in sys.stdin:
-        words = line.split()
-        answer = {}
-        try:
-            if words[0] == "build":
-                if not made:
-                    made.update((name, make()) for name, make in works().items())
-                    for work in made.values():
-                        for _ in range(5):
-                            work()
-                    torch.cuda.synchronize()
-                props = torch.cuda.get_device_properties(0)
-                answer = dict(sms=props.multi_processor_count, gpu=props.name, torch=torch.__version__)
-            elif words[0] == "mask":
-                answer = dict(error=ctypes.CDLL(None).gctgroup_restrict(words[1].encode()))
-            else:
-                start, end = float(words[1]), float(words[1]) + float(words[2])
-                work, ends, events = made[words[0]], [], []
-                while True:
-                    work()
-                    event = torch.cuda.Event()
-                    event.record()
-                    events.append(event)
-                    if len(events) > 3:
-                        events.pop(0).synchronize()
-                        now = time.time()
-                        if now >= end:
-                            break
-                        if now >= start:
-                            ends.append(now)
+
+    def answer_to(word, *rest):
+        if word == "build":
+            if not made:
+                made.update((name, make()) for name, make in works().items())
+                for work in made.values():
+                    for _ in range(5):
+                        work()
                 torch.cuda.synchronize()
-                rate = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 2 else len(ends) / (end - start)
-                answer = dict(rate=rate)
-        except Exception as error:
-            answer = dict(error=repr(error))
-        print(json.dumps(answer), flush=True)
+            return facts()
+        if word == "mask":
+            return dict(error=ctypes.CDLL(None).gctgroup_restrict(rest[0].encode()))
+        return dict(rate=rate(made[word], *map(float, rest), 3))
+
+    serve_lines(answer_to)
 
 
 class Program:
