@@ -26,7 +26,8 @@
 //!                   copies predicted to be too long: take a frame         -> pieces
 //!                   else                                                    -> one entry, sealed
 //!         admit:    no neighbour must run first, the work in flight leaves room, and the
-//!                   tenant's share is not used up; else stop
+//!                   tenant's share is not used up; under a share, the first acquire of its
+//!                   segment is reached, too; else stop
 //!         release:  atoms: write the QMDs of the next one with the mask of now
 //!                   copies: write the words of the next piece
 //!                   seal:  mask the launches, in place or in slots; a graph's replay with other
@@ -87,6 +88,7 @@
 //!
 //! [`LAWS_MAX`]: crate::policy::scale::LAWS_MAX
 
+mod acquire;
 mod admit;
 pub mod channel;
 mod clock;

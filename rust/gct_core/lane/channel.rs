@@ -384,6 +384,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             governor.wait_for_atoms();
             return false;
         }
+        if self.in_flight.totals().count == 0 && self.stream.acquires(round.memory, round.now) {
+            return false;
+        }
         let late = match governor.admits(&self.in_flight, &self.stream, waiting, round.now) {
             Admission::Held => return false,
             Admission::InTurn => false,
@@ -394,6 +397,8 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             Next::Atoms(_) => Some(0),
             Next::Transfers(transfers) => transfers.base,
         };
+        // The GPU passes it with the first piece. The program may set the word back then.
+        self.stream.acquire = None;
         let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
         let replays = waiting.replays();
         if governor.take_refused() {

@@ -49,6 +49,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             submission: None,
             seal: None,
         };
+        stream.acquire = None;
         let segment = match stream.fetch.decode(entry) {
             Entry::Segment(segment) => segment,
             // The lane sets the base of each entry by itself.
@@ -98,6 +99,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if scan.refused.is_some() || scan.missed > 0 {
             self.forget_graphs();
         }
+        stream.acquire = self.acquire(stream.tracker.first_acquire(), round.memory, round.now);
         let is_read = scan.refused.is_none() && scan.missed == 0;
         if strict && !(is_read && self.counters.macros() == macros) {
             self.refuse();

@@ -3,6 +3,7 @@
 //! Holds what is needed while entries are processed: buffers, the state of one command stream, and
 //! the result for one entry.
 
+use super::acquire::Acquire;
 use super::copies::Copies;
 use super::in_flight::{Fence, Submission};
 use super::scratch::Scratch;
@@ -104,6 +105,8 @@ pub struct Stream<S: Storage, V> {
     pub(super) rate: Rate,
     /// What shows the end of the replay that was processed last.
     pub(super) replay: Replay<V>,
+    /// What the segment that was processed last waits for.
+    pub(super) acquire: Option<Acquire<V>>,
 }
 
 /// What shows the end of a replay, beside the condition of its submission.
@@ -135,6 +138,7 @@ impl<S: Storage, V> Stream<S, V> {
             path: Path::default(),
             rate: Rate::default(),
             replay: Replay::default(),
+            acquire: None,
         }
     }
 }

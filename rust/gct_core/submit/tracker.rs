@@ -64,7 +64,7 @@ pub struct Tracker {
     partial: Option<PartialBurst>,
     host: [u32; 4],
     last_release: Option<Semaphore>,
-    last_acquire: Option<Semaphore>,
+    first_acquire: Option<Semaphore>,
     /// Whether the fast path is off.
     #[cfg(test)]
     pub(crate) plain: bool,
@@ -89,7 +89,7 @@ impl Tracker {
             partial: None,
             host: [0; 4],
             last_release: None,
-            last_acquire: None,
+            first_acquire: None,
             #[cfg(test)]
             plain: false,
         }
@@ -129,9 +129,10 @@ impl Tracker {
         words.get(usize::try_from(at).ok()?).copied()
     }
 
-    /// Returns the last semaphore acquire of the last segment.
-    pub fn last_acquire(&self) -> Option<Semaphore> {
-        self.last_acquire
+    /// Returns the semaphore acquire by which the last segment begins: nothing of the segment is
+    /// done before the word reaches the payload, modulo 2^32 (ACQ_CIRC_GEQ).
+    pub fn first_acquire(&self) -> Option<Semaphore> {
+        self.first_acquire
     }
 
     /// Returns whether the next segment begins with a header, so that others may be inserted before
@@ -150,7 +151,7 @@ impl Tracker {
     /// What is not understood is counted in `counters`.
     pub fn scan(&mut self, words: &[u32], calls: &mut [QmdCall], counters: &mut Counters) -> Scan {
         self.last_release = None;
-        self.last_acquire = None;
+        self.first_acquire = None;
         let Some(length) = u32::try_from(words.len())
             .ok()
             .filter(|length| *length <= SEGMENT_WORDS_MAX)

@@ -298,5 +298,5 @@ fn the_last_semaphore_of_a_segment_is_kept() {
         (release.va, release.payload, release.execute),
         (0x2_0460_fff0, 0x59, 4)
     );
-    assert_eq!(tracker.last_acquire(), None);
+    assert_eq!(tracker.first_acquire(), None);
 }

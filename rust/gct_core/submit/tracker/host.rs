@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Reads the methods that the host executes itself, on any subchannel: SET_OBJECT and semaphores.
+//!
+//! Of the acquires only one that begins a segment is kept, in the form that CUDA's have: the word
+//! counts up, and has reached 32 bits of payload. What comes before other acquires may be what they
+//! wait for.
 
 use super::{Pass, Semaphore, Tracker, HOST_END};
 use crate::submit::method::{Burst, Opcode};
 use crate::submit::methods;
 use crate::submit::qmd::Family;
+
+/// The operation of SEM_EXECUTE that waits until a word that counts up has reached the payload.
+const ACQ_CIRC_GEQ: u32 = 3;
+/// The bit of SEM_EXECUTE that makes word and payload 64 bits wide.
+const PAYLOAD_64BIT: u32 = 1 << 24;
 
 /// Returns the host semaphore register of a method: address low and high, payload low and high.
 fn host_register(method: u16) -> Option<usize> {
@@ -64,9 +73,13 @@ impl Tracker {
         };
         match (method, value & 7) {
             (methods::SEM_EXECUTE, 1 | 6) => self.last_release = Some(semaphore),
-            (methods::SEM_EXECUTE, 0 | 2..=5) => self.last_acquire = Some(semaphore),
-            (methods::SEMAPHORED, 1 | 4) => self.last_acquire = Some(semaphore),
-            (methods::SEMAPHORED, _) => self.last_release = Some(semaphore),
+            (methods::SEM_EXECUTE, ACQ_CIRC_GEQ) if value & PAYLOAD_64BIT == 0 => {
+                let begins = burst.opcode == Opcode::Incr && burst.data == 1;
+                self.first_acquire = self.first_acquire.or(begins.then_some(semaphore));
+            }
+            (methods::SEMAPHORED, operation) if !matches!(operation, 1 | 4) => {
+                self.last_release = Some(semaphore);
+            }
             _ => {}
         }
     }
