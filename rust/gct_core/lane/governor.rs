@@ -445,11 +445,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 allowed: self.written,
                 ..tenant
             };
+            let waited = match pressed || tenant.own.is_empty() {
+                true => self.allowance.is_over(now),
+                false => tpc::has_slot(&written, others, self.gpu_count, now),
+            };
             let piece = Together {
                 resident,
                 shown,
                 pressed,
-                waited: self.allowance.is_over(now),
+                waited,
             };
             fit = tpc::fit(&written, granted, &piece, time, others);
             if narrowed {

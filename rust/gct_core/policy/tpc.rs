@@ -41,6 +41,10 @@
 //! The owner takes them back at the borrower's next atom, because each atom is masked when it is
 //! released. Each owner's arrival pattern is learned from its own history ([`ArrivalStats`]).
 
+mod slot;
+
+pub use slot::has_slot;
+
 use super::arrivals::{ArrivalStats, PAUSE_MIN};
 use super::tide;
 use crate::mask::TpcMask;
@@ -236,7 +240,8 @@ pub struct Together {
     pub shown: u32,
     /// Whether its tenant yields only for the goal of another.
     pub pressed: bool,
-    /// Whether its tenant has waited for as long as it must ([`allowance`](super::slo::allowance)).
+    /// Whether its tenant has waited for as long as it must ([`allowance`](super::slo::allowance)),
+    /// or has its slot ([`has_slot`]).
     pub waited: bool,
 }
 
