@@ -6,13 +6,13 @@
 # of MPS, with a half of MPS's threads each, and under limits of gctgroup.
 #
 #     usage: tests/hw/servers.py DIR [--loads 1,8,32] [--ways WAY;...] [--windows 3] [--seconds 5]
-#                                [--out FILE]
+#                                [--warm 2] [--out FILE]
 #
 # gctd, gctctl, gct-load and libgct_preload.so are in DIR. A server has a model of the shape of
 # Qwen3-4B with random weights in bfloat16, continuous batching, a KV cache of fixed slots, and CUDA
 # graphs for decoding. A load is a number of clients, each of which waits for its answer before it
-# asks again. Prompts have 2048 tokens and answers 256. Times are in milliseconds: the medians of
-# the windows, with the least and the most of each.
+# asks again, or requests a second (3/s) at random. Prompts have 2048 tokens and answers 256. Times
+# are in milliseconds: the medians of the windows, with the least and the most of each.
 import argparse
 import json
 import os
@@ -142,15 +142,24 @@ class Model:
 class Server:
     """Continuous batching: one prompt at most between two tokens of the others."""
 
-    def __init__(self, model, clients, rng):
+    def __init__(self, model, load, rng):
         self.model, self.rng = model, rng
+        self.rate = float(load[:-2]) if load.endswith("/s") else None
+        clients = BATCHES[-1] if self.rate else int(load)
         self.left = [0] * clients  # tokens that a slot's answer lacks
         self.last = [0.0] * clients
-        self.asked = [(time.time(), slot) for slot in range(clients)]
+        self.asked = [] if self.rate else [time.time()] * clients
+        self.next = time.time()
         self.first, self.between, self.tokens = [], [], 0
 
+    def arrive(self):
+        """Takes the requests that have come meanwhile."""
+        while self.rate and self.next <= time.time():
+            self.asked.append(self.next)
+            self.next += self.rng.expovariate(self.rate)
+
     def read_prompt(self, torch, window):
-        asked, slot = self.asked.pop(0)
+        asked, slot = self.asked.pop(0), self.left.index(0)
         self.model.prefill(slot, torch.randint(WORDS, (PROMPT,), device="cuda"))
         torch.cuda.synchronize()
         now = self.last[slot] = time.time()
@@ -172,15 +181,18 @@ class Server:
                 self.tokens += 1
             self.last[slot] = now
             self.left[slot] -= 1
-            if not self.left[slot]:
-                self.asked.append((now, slot))
+            if not self.left[slot] and not self.rate:
+                self.asked.append(now)
 
     def run(self, torch, window):
         while time.time() < window[1]:
-            if self.asked:
+            self.arrive()
+            if self.asked and 0 in self.left:
                 self.read_prompt(torch, window)
             if any(self.left):
                 self.speak(torch, window)
+            elif not self.asked:
+                time.sleep(min(1e-3, max(0, self.next - time.time())))
         return dict(tokens=self.tokens / (window[1] - window[0]), first=[round(t, 3) for t in self.first],
                     between={q: round(rank(self.between, q), 3) for q in (0.5, 0.9, 0.99, 1)})
 
@@ -202,8 +214,8 @@ def child():
             made[0].capture()
             torch.cuda.synchronize()
             return worth.facts()
-        clients, start, seconds, seed = map(float, rest)
-        server = Server(made[0], int(clients), random.Random(seed))
+        load, (start, seconds, seed) = rest[0], map(float, rest[1:])
+        server = Server(made[0], load, random.Random(seed))
         return server.run(torch, (start, start + seconds))
 
     worth.serve_lines(answer_to)
@@ -234,7 +246,7 @@ class Table:
         )
 
     def text(self):
-        lines = ["| clients | way | server | tokens/s | first token p50 | p99 | between tokens p50 | p99 |",
+        lines = ["| load | way | server | tokens/s | first token p50 | p99 | between tokens p50 | p99 |",
                  "|" + "---|" * 8]
         middle = lambda values: sorted(values)[len(values) // 2]
 
@@ -294,7 +306,7 @@ def measure(bed, args):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
-    parser.add_argument("--loads", type=lambda text: list(map(int, text.split(","))), default=[1, 8, 32])
+    parser.add_argument("--loads", type=lambda text: text.split(","), default=["1", "8", "32"])
     parser.add_argument("--ways", type=lambda text: text.split(";"), default=list(WAYS))
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
