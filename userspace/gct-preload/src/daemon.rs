@@ -43,7 +43,8 @@ struct Connected {
 static LINK: Mutex<Option<Connected>> = Mutex::new(None);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Calls `f` with the link of this process. The first call connects.
+/// Calls `f` with the link of this process. The first call connects, and the first one after the
+/// program has closed the link's socket connects again.
 fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
     let pid = std::process::id();
     let mut slot = match LINK.try_lock() {
@@ -54,16 +55,18 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
         Err(TryLockError::WouldBlock) => LINK.lock().unwrap_or_else(PoisonError::into_inner),
     };
     if slot.as_ref().is_none_or(|connected| connected.pid != pid) {
-        let mut link = Link::from_environment();
-        link.maintain(sys::now_ns());
         *slot = Some(Connected {
             pid,
-            link,
+            link: Link::from_environment(),
             slices: Slices::new(),
             attached: Vec::new(),
         });
     }
-    slot.as_mut().map(f)
+    let connected = slot.as_mut()?;
+    if connected.link.is_cut() {
+        connected.maintain();
+    }
+    Some(f(connected))
 }
 
 /// Reports a call to the daemon before it runs, and asks for admission. Returns `None` in a forked
@@ -226,8 +229,8 @@ pub(crate) fn uncharge_managed(number: u64) {
 }
 
 impl Connected {
-    /// Maintains the connection, takes over limits and returns what else has changed.
-    fn attend(&mut self) -> Vec<News> {
+    /// Maintains the connection. A new connection has new pages.
+    fn maintain(&mut self) {
         let lost = self.link.lost();
         let renewed = self.link.maintain(sys::now_ns());
         STATS
@@ -236,6 +239,11 @@ impl Connected {
         if renewed {
             self.attached.clear();
         }
+    }
+
+    /// Maintains the connection, takes over limits and returns what else has changed.
+    fn attend(&mut self) -> Vec<News> {
+        self.maintain();
         self.slices.find_gpus(&mut self.link);
         self.slices.follow(&mut self.link);
         let gpus = self.link.gpus().to_vec();

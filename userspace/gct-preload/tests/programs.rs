@@ -3,6 +3,8 @@
 //! Checks that programs behave under the library as they do without it. `program.rs` is the
 //! program, and `fake_driver.rs` its GPU.
 
+mod common;
+
 use rustix::fd::AsFd;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,23 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// Returns cargo's output directory.
-fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().parent().unwrap().join(name)
-}
-
 /// Returns the command for one behaviour of the program under the library.
 fn program(name: &str) -> Command {
-    let libraries = ["deps/libgct_preload.so", "examples/libfake_driver.so"].map(built);
-    for library in &libraries {
-        assert!(library.exists(), "{} is not built", library.display());
-    }
-    let [library, driver] = libraries.map(|path| path.into_os_string().into_string().unwrap());
-    let mut command = Command::new(built("examples/program"));
-    command
-        .arg(name)
-        .env("LD_PRELOAD", format!("{library}:{driver}"));
+    let mut command = common::preloaded(common::built("examples/program"));
+    command.arg(name);
     command
 }
 

@@ -5,11 +5,12 @@
 //! [`gct_core::rmapi::query`] builds the requests and parses the replies. Opening the node of an
 //! idle GPU initialises it, which takes a second or two without persistence mode.
 
+use crate::descriptor::{Descriptor, Kept};
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::escape;
 use gct_core::rmapi::query;
 use gct_core::topology::{Chip, Topology};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::AsRawFd;
 use rustix::fs::{open, Mode, OFlags};
 use rustix::ioctl::{ioctl, Updater};
 
@@ -49,17 +50,18 @@ pub fn ask(minor: u32) -> Option<Facts> {
 /// An RM client with a subdevice. The resource manager frees it when its descriptors are closed.
 #[derive(Debug)]
 struct Gpu {
-    control_fd: OwnedFd,
+    control_fd: Kept,
     client: u32,
-    _node: OwnedFd,
+    _node: Kept,
 }
 
 impl Gpu {
     fn open(minor: u32) -> Option<Self> {
-        let node = |path: &str| open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let node = |path: &str| Kept::high(open(path, flags, Mode::empty()).ok()?).ok();
         let control = node("/dev/nvidiactl")?;
         let of_gpu = node(&format!("/dev/nvidia{minor}"))?;
-        let mut number = control.as_raw_fd();
+        let mut number = control.checked().ok()?.as_raw_fd();
         call::<{ query::request(query::REGISTER_FD, 4) }, _>(&of_gpu, &mut number)?;
         let mut cards = [0; query::CARDS_BYTES];
         call::<{ query::request(query::CARD_INFO, query::CARDS_BYTES) }, _>(&control, &mut cards)?;
@@ -136,7 +138,8 @@ impl Gpu {
 }
 
 /// Makes an ioctl of the driver.
-fn call<const REQUEST: u32, T>(fd: &impl AsFd, structure: &mut T) -> Option<()> {
+fn call<const REQUEST: u32, T>(fd: &Kept, structure: &mut T) -> Option<()> {
+    let fd = fd.checked().ok()?;
     // SAFETY: each request of this module encodes the size of `T`, which consists of integers that
     // the driver reads and writes. Addresses in it are of memory that outlives the call and is as
     // long as the request says.

@@ -21,6 +21,7 @@
 use gct_core::features::{Feature, FeatureSet};
 
 pub mod board;
+pub mod descriptor;
 pub mod driver;
 pub mod message;
 pub mod page;

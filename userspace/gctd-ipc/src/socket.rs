@@ -5,10 +5,11 @@
 //! `rustix` makes system calls without libc, so none of these calls passes through a function that
 //! a preloaded library interposes.
 
+use crate::descriptor::Descriptor;
 use crate::message::{self, Reply, Request, MESSAGE_BYTES_MAX, PEERS_MAX};
 use core::mem::MaybeUninit;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, Mode};
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
 use rustix::net::sockopt::{set_socket_timeout, socket_timeout, Timeout};
@@ -31,13 +32,23 @@ const FDS_BYTES: usize = rustix::cmsg_space!(ScmRights(PEERS_MAX));
 /// `ENOENT` or `ECONNREFUSED` without a daemon, `EAGAIN` after the timeout, and others of the
 /// kernel.
 pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd> {
-    let socket = socket()?;
+    let socket = new()?;
+    connect_with(socket.as_fd(), path, timeout)?;
+    Ok(socket)
+}
+
+/// Connects a new socket as [`connect`] does.
+///
+/// # Errors
+///
+/// Those of [`connect`].
+pub fn connect_with(socket: impl Descriptor, path: &Path, timeout: Duration) -> Result<()> {
     // The send timeout also bounds `connect`.
     for direction in [Timeout::Send, Timeout::Recv] {
-        set_socket_timeout(&socket, direction, Some(timeout))?;
+        set_socket_timeout(socket.checked()?, direction, Some(timeout))?;
     }
-    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
+    let address = SocketAddrUnix::new(path)?;
+    net::connect(socket.checked()?, &address)
 }
 
 /// Listens at an unused path. The socket has its mode from the start.
@@ -47,7 +58,7 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd> {
 /// `EADDRINUSE` if the path exists, and others of the kernel.
 pub fn listen(path: &Path, mode: Mode) -> Result<OwnedFd> {
     const BACKLOG: i32 = 1024;
-    let socket = socket()?;
+    let socket = new()?;
     // `bind` creates the file with the mode of the socket, less the umask.
     fs::fchmod(&socket, mode)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -55,7 +66,12 @@ pub fn listen(path: &Path, mode: Mode) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-fn socket() -> Result<OwnedFd> {
+/// Creates a socket for [`connect_with`].
+///
+/// # Errors
+///
+/// `EMFILE`, and others of the kernel.
+pub fn new() -> Result<OwnedFd> {
     net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -70,7 +86,7 @@ fn socket() -> Result<OwnedFd> {
 ///
 /// `EAGAIN` with [`SendFlags::DONTWAIT`] if the other side does not read, and others of the kernel.
 pub fn send<T: Serialize>(
-    socket: BorrowedFd<'_>,
+    socket: impl Descriptor,
     message: &T,
     fds: &[BorrowedFd<'_>],
     flags: SendFlags,
@@ -84,8 +100,9 @@ pub fn send<T: Serialize>(
     let flags = flags | SendFlags::NOSIGNAL;
     let since = Instant::now();
     loop {
-        match net::sendmsg(socket, &[IoSlice::new(&packet)], &mut control, flags) {
-            Err(Errno::INTR) => wait(socket, Timeout::Send, since)?,
+        let fd = socket.checked()?;
+        match net::sendmsg(fd, &[IoSlice::new(&packet)], &mut control, flags) {
+            Err(Errno::INTR) => wait(&socket, Timeout::Send, since)?,
             other => return other.map(|_| ()),
         }
     }
@@ -97,13 +114,13 @@ pub fn send<T: Serialize>(
 ///
 /// `EAGAIN` once the socket's timeout has passed since `since`. A call that is made again after a
 /// signal would begin it anew, so that signals at short intervals prolonged it for ever.
-fn wait(socket: BorrowedFd<'_>, direction: Timeout, since: Instant) -> Result<()> {
+fn wait(socket: impl Descriptor, direction: Timeout, since: Instant) -> Result<()> {
     let events = match direction {
         Timeout::Send => PollFlags::OUT,
         Timeout::Recv => PollFlags::IN,
     };
     // Sockets of the daemon have none. They do not block.
-    let Some(timeout) = socket_timeout(socket, direction)? else {
+    let Some(timeout) = socket_timeout(socket.checked()?, direction)? else {
         return Ok(());
     };
     loop {
@@ -112,7 +129,7 @@ fn wait(socket: BorrowedFd<'_>, direction: Timeout, since: Instant) -> Result<()
             tv_sec: i64::try_from(rest.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: rest.subsec_nanos().into(),
         };
-        let mut fds = [PollFd::from_borrowed_fd(socket, events)];
+        let mut fds = [PollFd::from_borrowed_fd(socket.checked()?, events)];
         match poll(&mut fds, Some(&rest_timespec)) {
             _ if rest.is_zero() => return Err(Errno::AGAIN),
             Ok(0) | Err(Errno::INTR) => {}
@@ -127,7 +144,7 @@ fn wait(socket: BorrowedFd<'_>, direction: Timeout, since: Instant) -> Result<()
 ///
 /// `EPIPE` if the other side is gone, `EBADMSG` for a packet that is no message, and others of the
 /// kernel.
-pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>)> {
+pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl Descriptor) -> Result<(T, Vec<OwnedFd>)> {
     let mut packet = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); FDS_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -135,7 +152,7 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
     let received = loop {
         let flags = RecvFlags::CMSG_CLOEXEC;
         match net::recvmsg(
-            socket,
+            socket.checked()?,
             &mut [IoSliceMut::new(&mut packet)],
             &mut control,
             flags,
@@ -143,7 +160,7 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
             // A daemon that closed the connection before it had read everything causes one
             // ECONNRESET, ahead of the replies that it sent.
             Err(Errno::CONNRESET) => {}
-            Err(Errno::INTR) => wait(socket, Timeout::Recv, since)?,
+            Err(Errno::INTR) => wait(&socket, Timeout::Recv, since)?,
             other => break other?,
         }
     };
@@ -162,9 +179,9 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
 /// # Errors
 ///
 /// Those of [`send`] and [`receive`].
-pub fn greet(socket: BorrowedFd<'_>, hello: &Request) -> Result<Reply> {
-    match send(socket, hello, &[], SendFlags::empty()) {
-        Ok(()) | Err(Errno::PIPE) => Ok(receive(socket)?.0),
+pub fn greet(socket: impl Descriptor, hello: &Request) -> Result<Reply> {
+    match send(&socket, hello, &[], SendFlags::empty()) {
+        Ok(()) | Err(Errno::PIPE) => Ok(receive(&socket)?.0),
         Err(error) => Err(error),
     }
 }

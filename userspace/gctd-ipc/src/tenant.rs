@@ -8,6 +8,7 @@
 mod replay;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
+use crate::descriptor::{Descriptor, Kept};
 use crate::message::{Ioctl, Managed, Paged, Reply, Request, MANAGED_MAX};
 use crate::page::{MaskWords, Page};
 use crate::paths::SocketPaths;
@@ -18,7 +19,6 @@ use gct_core::rmapi::{self, Action, Call, Class};
 use gct_core::units::Bytes;
 use replay::ReplayLog;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::net::SendFlags;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub enum ManagedCharge {
 #[derive(Debug)]
 pub struct Link {
     path: PathBuf,
-    socket: Option<OwnedFd>,
+    socket: Option<Kept>,
     retry_at_ns: u64,
     /// Nanoseconds until the next attempt if the daemon does not reply.
     retry_hung_ns: u64,
@@ -123,6 +123,15 @@ impl Link {
     /// Returns whether the link was connected when it was last used.
     pub fn connected(&self) -> bool {
         self.socket.is_some()
+    }
+
+    /// Returns whether it has yet to connect for the first time, or the program has closed the
+    /// socket. [`Link::maintain`] connects at once then.
+    pub fn is_cut(&self) -> bool {
+        match &self.socket {
+            Some(socket) => socket.checked().is_err(),
+            None => self.retry_at_ns == 0,
+        }
     }
 
     /// Returns why the last attempt to connect failed: the daemon's own error if it
@@ -192,12 +201,14 @@ impl Link {
 
     fn connect(&mut self) -> Result<()> {
         self.refused = false;
-        let socket = socket::connect(&self.path, REPLY_TIMEOUT)?;
+        // Behind the numbers of the program's files.
+        let socket = Kept::high(socket::new()?)?;
+        socket::connect_with(&socket, &self.path, REPLY_TIMEOUT)?;
         let hello = Request::Hello {
             version: VERSION,
             tenant: true,
         };
-        match socket::greet(socket.as_fd(), &hello)? {
+        match socket::greet(&socket, &hello)? {
             Reply::Hello { version: VERSION } => {
                 self.socket = Some(socket);
                 Ok(())
@@ -210,24 +221,33 @@ impl Link {
         }
     }
 
+    /// Ends a connection that has failed. If the program has closed the socket, the daemon is still
+    /// there.
     fn lose(&mut self) {
-        self.socket = None;
-        self.lost += 1;
+        match self.socket.take().map(|socket| socket.checked().is_ok()) {
+            Some(true) => self.lost += 1,
+            Some(false) => self.retry_at_ns = 0,
+            None => {}
+        }
     }
 
     /// Sends a request without a reply.
     fn notify(&mut self, request: &Request) {
         let Some(socket) = &self.socket else { return };
-        if socket::send(socket.as_fd(), request, &[], SendFlags::empty()).is_err() {
+        if socket::send(socket, request, &[], SendFlags::empty()).is_err() {
             self.lose();
         }
     }
 
     /// Sends a request and receives its reply. Returns `None` without a daemon.
-    fn call(&mut self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
+    fn call(&mut self, request: &Request) -> Option<(Reply, Vec<Kept>)> {
         self.notify(request);
-        let reply = socket::receive(self.socket.as_ref()?.as_fd());
-        match reply {
+        let received = socket::receive(self.socket.as_ref()?);
+        let kept = received.and_then(|(reply, fds)| {
+            let fds: Result<Vec<Kept>> = fds.into_iter().map(Kept::here).collect();
+            Ok((reply, fds?))
+        });
+        match kept {
             Ok(reply) => Some(reply),
             Err(_) => {
                 self.lose();
@@ -374,6 +394,7 @@ impl Link {
             return Some(known.clone());
         }
         let gpu = Arc::new(open_pages(minor, slot, &fds)?);
+        drop(fds);
         self.gpus.push(gpu.clone());
         self.call(&Request::PageMapped { minor })?;
         Some(gpu)
@@ -421,7 +442,7 @@ impl Link {
             return None;
         }
         let peers = slots.into_iter().zip(fds).filter_map(|((slot, user), fd)| {
-            let pulse = Shared::open_read_only(fd.as_fd()).ok()?;
+            let pulse = Shared::open_read_only(fd.checked().ok()?).ok()?;
             Some(Peer::new(slot, user, pulse))
         });
         Some(peers.collect())
@@ -438,16 +459,16 @@ fn known(errno: i32) -> Errno {
 }
 
 /// Maps the descriptors that the daemon sent for a GPU.
-fn open_pages(minor: u32, slot: Option<(SlotIndex, u32)>, fds: &[OwnedFd]) -> Option<Gpu> {
+fn open_pages(minor: u32, slot: Option<(SlotIndex, u32)>, fds: &[Kept]) -> Option<Gpu> {
     let [page, pulse, board] = fds else {
         return None;
     };
     Some(Gpu {
         minor,
         slot,
-        page: Shared::open(page.as_fd()).ok()?,
-        pulse: Shared::open(pulse.as_fd()).ok()?,
-        board: BoardReader::new(Shared::open_read_only(board.as_fd()).ok()?),
+        page: Shared::open(page.checked().ok()?).ok()?,
+        pulse: Shared::open(pulse.checked().ok()?).ok()?,
+        board: BoardReader::new(Shared::open_read_only(board.checked().ok()?).ok()?),
     })
 }
 
@@ -479,9 +500,12 @@ pub fn decode(
     Some((ioctl, call))
 }
 
-/// Returns whether the other side has closed a socket.
-fn hung_up(socket: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+/// Returns whether either side has closed a socket.
+fn hung_up(socket: &Kept) -> bool {
+    let Ok(fd) = socket.checked() else {
+        return true;
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
