@@ -6,6 +6,7 @@
 //! This code runs in the tenant's own process, on the structures it passed to the driver, after the
 //! driver accepted them. A wrong decoding here can harm only the tenant itself.
 
+use crate::devices::device_node;
 use gct_core::rmapi::channel::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::class::Class;
 use gct_core::rmapi::control::{Control, Status, INVALID_CLIENT};
@@ -201,8 +202,12 @@ impl Ioctl {
 pub(crate) type Send = fn(fd: i32, control: &mut Control) -> Result<(), Status>;
 
 /// Sends a control to an object of this process. Returns the resource manager's refusal as an
-/// error.
+/// error. The program may have closed `fd` and opened another file under its number, which gets no
+/// control.
 pub(crate) fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
+    if device_node(fd).is_none() {
+        return Err(INVALID_CLIENT);
+    }
     let at = control.params().as_mut_ptr() as u64;
     let mut structure = control.structure(at);
     let size = size_of_val(&structure) as u64;
