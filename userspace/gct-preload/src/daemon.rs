@@ -5,6 +5,8 @@
 //!
 //! No launch passes here. Without a daemon every allocation is granted.
 
+use crate::forks::Mark;
+use crate::locks::Lock;
 use crate::neighbours::GpuPeers;
 use crate::slices::Slices;
 use crate::stats::STATS;
@@ -18,7 +20,7 @@ use gctd_ipc::board::Peer;
 use gctd_ipc::message::Paged;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The interval of reports to the daemon while the process launches.
@@ -33,6 +35,8 @@ const RESTART: Duration = Duration::from_millis(2_500);
 #[derive(Debug)]
 struct Connected {
     pid: u32,
+    /// Is seen in the memory of that process.
+    mark: Mark,
     link: Link,
     slices: Slices,
     /// The GPUs on which the governor knows its peers, with the board generation of the last query
@@ -40,23 +44,26 @@ struct Connected {
     attached: Vec<(u32, u64)>,
 }
 
-static LINK: Mutex<Option<Connected>> = Mutex::new(None);
+static LINK: Lock<Option<Connected>> = Lock::new(None, || None);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Calls `f` with the link of this process. The first call connects, and the first one after the
-/// program has closed the link's socket connects again.
+/// program has closed the link's socket connects again. Returns `None` in a child that shares the
+/// memory of its parent, whose link this is, and in a signal handler below another call.
 fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
+    if LINK.is_mine() {
+        return None;
+    }
     let pid = std::process::id();
-    let mut slot = match LINK.try_lock() {
-        Ok(slot) => slot,
-        Err(TryLockError::Poisoned(error)) => error.into_inner(),
-        // In a forked child the holder may be a thread that does not exist there.
-        Err(TryLockError::WouldBlock) if worker::forked_child() => return None,
-        Err(TryLockError::WouldBlock) => LINK.lock().unwrap_or_else(PoisonError::into_inner),
-    };
-    if slot.as_ref().is_none_or(|connected| connected.pid != pid) {
+    let mut slot = LINK.lock();
+    let parents = slot.as_ref().filter(|connected| connected.pid != pid);
+    if parents.is_some_and(|connected| connected.mark.is_seen()) {
+        return None;
+    }
+    if parents.is_some() || slot.is_none() {
         *slot = Some(Connected {
             pid,
+            mark: Mark::new(),
             link: Link::from_environment(),
             slices: Slices::new(),
             attached: Vec::new(),
@@ -69,8 +76,22 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
     Some(f(connected))
 }
 
-/// Reports a call to the daemon before it runs, and asks for admission. Returns `None` in a forked
-/// child without a link.
+/// Makes the link usable in a forked child, which connects by itself when it uses the GPU.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(crate) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe { LINK.renew() };
+    if let Some(connected) = LINK.try_lock().as_mut().and_then(|slot| slot.as_mut()) {
+        connected.link.abandon();
+    }
+    STARTED.store(false, Ordering::SeqCst);
+}
+
+/// Reports a call to the daemon before it runs, and asks for admission. Returns `None` without a
+/// link.
 pub(crate) fn before(ioctl: &rm::Ioctl, call: &Call) -> Option<Verdict> {
     // Only words that the program has written are known before the ioctl runs.
     let hint = match call.lookup() {
@@ -183,7 +204,7 @@ pub(crate) fn required() -> Result<(), String> {
     }
 }
 
-/// Charges managed memory before it is mapped. Returns `None` in a forked child without a link.
+/// Charges managed memory before it is mapped. Returns `None` without a link.
 pub(crate) fn charge_managed(bytes: u64) -> Option<ManagedCharge> {
     with(|connected| connected.link.charge_managed(bytes))
 }
@@ -320,7 +341,7 @@ fn wait(time: Duration) {
     }
 }
 
-/// Takes over changes and reports launches. Returns false in a forked child.
+/// Takes over changes and reports launches. Returns false in an inert child.
 fn look() -> bool {
     let news = with(Connected::attend).unwrap_or_default();
     let Some(mut shared) = worker::lock() else {

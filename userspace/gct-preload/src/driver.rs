@@ -36,6 +36,20 @@ mod trace;
 
 use core::ffi::{c_int, c_uint, c_void};
 
+/// Makes the state of these modules usable in a forked child.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(crate) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe {
+        pageable::forked();
+        arguments::forked();
+        trace::forked();
+    }
+}
+
 /// `CUresult`.
 pub(crate) type Status = c_int;
 

@@ -8,6 +8,7 @@
 //! is never blocked, and `SA_NODEFER` therefore always holds.
 
 use crate::actions::{self, Action, Changing};
+use crate::locks::First;
 use crate::signals::{self, real_action};
 use crate::sys::keep_errno;
 use crate::{stack, store};
@@ -15,10 +16,9 @@ use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, sigaction, siginfo_t};
-use std::sync::OnceLock;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-static SERVE: OnceLock<Serve> = OnceLock::new();
+static SERVE: First<Serve> = First::new();
 /// The process that owns the remembered actions. Another process that runs this code is a child
 /// that shares the memory, by `vfork` or `clone(CLONE_VM)`. The kernel keeps separate actions for
 /// it.

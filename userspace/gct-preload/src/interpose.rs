@@ -140,8 +140,7 @@ pub unsafe extern "C" fn mmap(
     ret
 }
 
-/// Whether any of NVIDIA's nodes was mapped. Before that `munmap` takes no lock: a forked child
-/// could find the lock taken for ever.
+/// Whether any of NVIDIA's nodes was mapped. Before that `munmap` takes no lock.
 pub(crate) static MAPPED: AtomicBool = AtomicBool::new(false);
 
 /// Records a mapping of a GPU's node or of the control node.

@@ -13,7 +13,7 @@ use crate::governors::Governors;
 use crate::rm::{Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
-use crate::{daemon, fault, looks, startup, worker};
+use crate::{daemon, fault, forks, looks, startup, worker};
 use core::ffi::c_int;
 use gct_core::rmapi::{self, Action, Call, Lookup};
 use gctd_ipc::tenant::Verdict;
@@ -93,7 +93,7 @@ fn learn(change: impl FnOnce(&mut Session, &mut Governors)) {
         for gpu in session.gpus() {
             governors.prepare(gpu);
         }
-        worker::watch_forks();
+        forks::manage();
         fault::install(worker::on_fault);
     }
     worker::attend(&mut shared);

@@ -2,6 +2,7 @@
 
 //! Reads the limits of this process's launches from the environment and from the daemon's page.
 
+use crate::locks::First;
 use crate::optional::cannot;
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
@@ -12,13 +13,12 @@ use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gctd_ipc::driver;
 use gctd_ipc::page::Limits as PageLimits;
-use std::sync::OnceLock;
 
 pub(crate) use gct_core::lane::limits::LaunchLimits;
 
 /// Returns the limits of the environment. The first call reads them.
 pub(crate) fn from_environment() -> LaunchLimits {
-    static LIMITS: OnceLock<LaunchLimits> = OnceLock::new();
+    static LIMITS: First<LaunchLimits> = First::new();
     *LIMITS.get_or_init(read_environment)
 }
 

@@ -5,6 +5,8 @@
 
 use crate::calls;
 use crate::fault;
+use crate::forks;
+use crate::locks::First;
 use crate::processors;
 use crate::stats::{self, STATS};
 use crate::sys;
@@ -13,7 +15,6 @@ use core::sync::atomic::Ordering;
 use gct_core::policy::doorbell;
 use gct_core::policy::poll_backoff::PollBackoff;
 use gct_core::units::{Cpus, Ns};
-use std::sync::OnceLock;
 
 /// The longest sleep. A tenant that waits for room in its ring does not ring.
 const SLEEP: Ns = Ns(1_000_000_000);
@@ -36,19 +37,20 @@ const CHECK: Ns = Ns(100_000_000);
 /// Returns whether a worker thread publishes for this process. The first call starts it, before a
 /// channel is managed. If the system allows no thread then, there is never one.
 pub(crate) fn serves() -> bool {
-    static SERVES: OnceLock<bool> = OnceLock::new();
+    // The lock of the shared state is held, so no two threads start a worker.
+    static SERVES: First<bool> = First::new();
     *SERVES.get_or_init(|| {
-        worker::watch_forks();
+        forks::manage();
         stats::write_at_exit(worker::finish);
         let started = processors::spawn("gct-worker", run);
         if !started {
-            eprintln!("gctgroup: no thread can be made; this program runs without limits");
+            sys::say("gctgroup: no thread can be made; this program runs without limits\n");
         }
         started
     })
 }
 
-/// Runs the worker's loop until the process ends. Returns at once in a forked child.
+/// Runs the worker's loop until the process ends. Returns at once in an inert child.
 fn run() {
     processors::wake_in_time();
     let mut looks = Looks::new();
@@ -96,8 +98,8 @@ impl Looks {
         }
     }
 
-    /// Runs one round: publishes, and sleeps if there is nothing to poll for. Returns `None` in a
-    /// forked child.
+    /// Runs one round: publishes, and sleeps if there is nothing to poll for. Returns `None` in an
+    /// inert child.
     fn look(&mut self) -> Option<()> {
         let mut shared = worker::lock()?;
         shared.publish();

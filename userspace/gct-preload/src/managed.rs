@@ -12,12 +12,12 @@
 //! CUDA_ERROR_INVALID_VALUE for every status (580.159.04).
 
 use crate::daemon;
+use crate::forks;
+use crate::locks::Lock;
 use crate::ranges::Ranges;
 use crate::sys::{keep_errno, PAGE};
-use crate::worker;
 use core::cell::Cell;
 use gctd_ipc::tenant::ManagedCharge;
-use std::sync::{Mutex, PoisonError};
 
 /// `UVM_ALLOC_SEMAPHORE_POOL`. Its structure begins with the address and the length.
 pub(crate) const ALLOC_SEMAPHORE_POOL: u64 = 0x44;
@@ -26,7 +26,7 @@ pub(crate) const ALLOC_SEMAPHORE_POOL: u64 = 0x44;
 const POOLS_MAX: usize = 64;
 
 static RANGES: Ranges = Ranges::new();
-static POOLS: Mutex<Pools> = Mutex::new(Pools(Vec::new()));
+static POOLS: Lock<Pools> = Lock::new(Pools(Vec::new()), || Pools(Vec::new()));
 
 std::thread_local! {
     /// Whether this thread allocates memory that is charged in another way.
@@ -73,19 +73,19 @@ pub(crate) enum Asked {
 
 /// Records a semaphore pool that the program will map.
 pub(crate) fn pool_made(base: u64, len: u64) {
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pools = POOLS.lock();
     pools.announce(base, len);
 }
 
 /// Charges a mapping of the UVM driver's node before it is made.
 pub(crate) fn before(addr: usize, len: usize) -> Asked {
-    worker::watch_forks();
-    if worker::forked_child() || IS_UNCHARGED.try_with(Cell::get).unwrap_or(false) {
+    forks::manage();
+    if forks::is_inert() || IS_UNCHARGED.try_with(Cell::get).unwrap_or(false) {
         return Asked::Nothing;
     }
     // CAST: widening.
     let (base, bytes) = (addr as u64, len as u64);
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pools = POOLS.lock();
     if pools.take(base, bytes) {
         return Asked::Nothing;
     }
@@ -115,8 +115,21 @@ pub(crate) fn gone(addr: usize, len: usize) {
     let Some((start, end)) = range(addr, len) else {
         return;
     };
-    if RANGES.touch(start, end) && !worker::forked_child() {
+    if RANGES.touch(start, end) && !forks::is_inert() {
         keep_errno(|| RANGES.remove(start, end, daemon::uncharge_managed));
+    }
+}
+
+/// Makes pools and ranges usable in a forked child.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(crate) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe {
+        POOLS.renew();
+        RANGES.forked();
     }
 }
 

@@ -3,6 +3,8 @@
 //! Stops a program if limits were asked for that cannot be set. `GCTGROUP_OPTIONAL=1` lets it run
 //! without them.
 
+use crate::sys::say;
+
 /// Makes limits optional, with any value but `0` and the empty string.
 const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
 
@@ -17,12 +19,12 @@ pub(crate) fn is_set() -> bool {
 /// Reports a limit that cannot be set. Ends the program, unless limits are optional.
 pub(crate) fn cannot(why: &str) {
     if is_set() {
-        eprintln!("gctgroup: {why}: this limit does not hold");
+        say(&format!("gctgroup: {why}: this limit does not hold\n"));
         return;
     }
-    eprintln!(
-        "gctgroup: {why}: the program is stopped ({OPTIONAL}=1 lets it run without this limit)"
-    );
+    say(&format!(
+        "gctgroup: {why}: the program is stopped ({OPTIONAL}=1 lets it run without this limit)\n"
+    ));
     // SAFETY: ends the process. Not `exit`: what it calls may wait for locks that are held here.
     unsafe { libc::_exit(STATUS) };
 }

@@ -6,8 +6,8 @@
 //! Slots never move. Each holds one remaining part of a range. Only adding a range or removing
 //! parts of one takes the lock.
 
+use crate::locks::{First, Lock};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Slots of the first level. Each level has twice as many as the one before.
 const FIRST: usize = 64;
@@ -48,25 +48,35 @@ impl Slot {
 /// Numbered address ranges. Eleven levels have 131,008 slots.
 #[derive(Debug)]
 pub(crate) struct Ranges<const LEVELS: usize = 11> {
-    levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    levels: [First<Box<[Slot]>>; LEVELS],
     /// The bounds of all ranges that were ever added.
     low: AtomicUsize,
     high: AtomicUsize,
-    writer: Mutex<()>,
+    writer: Lock<()>,
 }
 
 impl<const LEVELS: usize> Ranges<LEVELS> {
     pub(crate) const fn new() -> Self {
         Self {
-            levels: [const { OnceLock::new() }; LEVELS],
+            levels: [const { First::new() }; LEVELS],
             low: AtomicUsize::new(usize::MAX),
             high: AtomicUsize::new(0),
-            writer: Mutex::new(()),
+            writer: Lock::new((), || ()),
         }
     }
 
+    /// Makes the ranges usable in a forked child.
+    ///
+    /// # Safety
+    ///
+    /// The process has one thread.
+    pub(crate) unsafe fn forked(&self) {
+        // SAFETY: passed on.
+        unsafe { self.writer.renew() };
+    }
+
     fn slots(&self) -> impl Iterator<Item = &Slot> {
-        self.levels.iter().map_while(OnceLock::get).flatten()
+        self.levels.iter().map_while(First::get).flatten()
     }
 
     /// Returns whether a part of any range lies in `[start, end)`. Any code may call it. While
@@ -88,7 +98,7 @@ impl<const LEVELS: usize> Ranges<LEVELS> {
 
     /// Adds a range under a unique number. Returns false if there are too many.
     pub(crate) fn add(&self, start: usize, end: usize, number: u64) -> bool {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writer = self.writer.lock();
         let Some(slot) = self.vacant() else {
             return false;
         };
@@ -110,7 +120,7 @@ impl<const LEVELS: usize> Ranges<LEVELS> {
 
     /// Removes `[start, end)` from one part. Returns the range's number if nothing of it is left.
     fn cut(&self, start: usize, end: usize) -> Option<u64> {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writer = self.writer.lock();
         let slot = self.slots().find(|slot| slot.touches(start, end))?;
         let (own_start, own_end) = slot.part();
         let number = slot.number.load(Ordering::Relaxed);

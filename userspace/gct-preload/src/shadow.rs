@@ -54,7 +54,7 @@ impl Shadow {
             )
         };
         if shadow as usize != tenant {
-            eprintln!("gctgroup: the place of a mapping of the driver's was taken meanwhile");
+            sys::say("gctgroup: the place of a mapping of the driver's was taken meanwhile\n");
             std::process::abort();
         }
         if copy {

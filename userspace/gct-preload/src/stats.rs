@@ -2,10 +2,10 @@
 
 //! Counts events of this process, under the names of `compute.stat`.
 
+use crate::locks::First;
 use crate::unmanaged::Reason;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::OnceLock;
 
 /// Monotonic counters, accessed relaxed.
 #[derive(Debug)]
@@ -80,9 +80,9 @@ impl Stats {
 }
 
 /// Writes the counters to the file `GCTGROUP_STATS` at exit. `finish` reports the last ones to the
-/// daemon, and returns those of launches; `None` in a forked child.
+/// daemon, and returns those of launches; `None` in an inert child.
 pub(crate) fn write_at_exit(finish: fn() -> Option<String>) {
-    static FINISH: OnceLock<fn() -> Option<String>> = OnceLock::new();
+    static FINISH: First<fn() -> Option<String>> = First::new();
     extern "C" fn write() {
         let Some(launches) = FINISH.get().and_then(|finish| finish()) else {
             return;

@@ -136,6 +136,13 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
     }
 }
 
+/// Writes a line to standard error, past the standard library's lock, which another thread may have
+/// held when this process was forked.
+pub(crate) fn say(line: &str) {
+    // SAFETY: the bytes live for the call. Nothing can be done where they cannot be written.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
 /// Returns whether a debugger traces this process.
 pub(crate) fn is_traced() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

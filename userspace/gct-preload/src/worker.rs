@@ -15,20 +15,19 @@
 
 use crate::calls;
 use crate::fault;
+use crate::forks;
 use crate::governors::Governors;
+use crate::locks::{Guard, Lock};
 use crate::places::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::session::Session;
 use crate::stack;
 use crate::stats::STATS;
 use crate::sys;
-use core::cell::Cell;
 use core::ffi::c_void;
-use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use gct_core::policy::doorbell::{self, Doorbells};
 use gct_core::policy::poll::Poll;
 use gct_core::units::Ns;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The session and the governors, under one lock.
 #[derive(Debug)]
@@ -43,13 +42,7 @@ pub(crate) struct Shared {
     pub(crate) calls: u64,
 }
 
-static SHARED: Mutex<Shared> = Mutex::new(Shared {
-    session: Session::new(),
-    governors: Governors::new(),
-    doorbells: Doorbells::new(),
-    poll: Poll::new(),
-    calls: 0,
-});
+static SHARED: Lock<Shared> = Lock::new(Shared::new(), Shared::new);
 /// Whether stores to doorbells fault.
 static ARMED: AtomicBool = AtomicBool::new(false);
 /// How long the worker sleeps, in nanoseconds; 0 while it is awake, or has been woken.
@@ -61,9 +54,6 @@ static BELL: AtomicU32 = AtomicU32::new(0);
 pub(crate) const AWAITED: Ns = Ns(50_000);
 /// The fault handler's attempts to get the lock before it leaves the work to the worker.
 const TRIES: u32 = 64;
-/// Set in a child that was forked from a managed process. CUDA does not work there, and neither
-/// does this library.
-static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Threads that wait for the lock. The polling worker yields to them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
@@ -71,54 +61,46 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The doorbell pages, for the signal handler, which reads them without the lock.
 static PAGES: [AtomicUsize; DOORBELLS_MAX] = [const { AtomicUsize::new(0) }; DOORBELLS_MAX];
 
-std::thread_local! {
-    /// Whether this thread holds the lock.
-    static HOLDS: Cell<bool> = const { Cell::new(false) };
-}
-
 /// The shared state, locked.
-#[derive(Debug)]
-pub(crate) struct Held(MutexGuard<'static, Shared>);
+pub(crate) type Held = Guard<'static, Shared>;
 
-impl Deref for Held {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        &self.0
-    }
-}
-
-impl DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut Shared {
-        &mut self.0
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        HOLDS.set(false);
-    }
-}
-
-/// Locks the shared state. Returns `None` in a forked child, and for the thread that holds the
+/// Locks the shared state. Returns `None` in an inert child, and for the thread that holds the
 /// lock: the program's allocator may call `munmap` while this library allocates under the lock.
 pub(crate) fn lock() -> Option<Held> {
-    if FORKED.load(Ordering::Relaxed) || HOLDS.get() {
+    if forks::is_inert() || SHARED.is_mine() {
         return None;
     }
     WAITING.fetch_add(1, Ordering::SeqCst);
-    let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = SHARED.lock();
     WAITING.fetch_sub(1, Ordering::SeqCst);
-    HOLDS.set(true);
-    Some(Held(shared))
+    Some(shared)
 }
 
-/// Returns whether this is a child that was forked from a managed process.
-pub(crate) fn forked_child() -> bool {
-    FORKED.load(Ordering::Relaxed)
+/// Makes the shared state usable in a forked child.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(crate) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe { SHARED.renew() };
+    // The threads that waited, and the worker, do not exist here.
+    WAITING.store(0, Ordering::SeqCst);
+    ASLEEP.store(0, Ordering::SeqCst);
 }
 
 impl Shared {
+    /// Creates the state of a process that has used no GPU.
+    const fn new() -> Self {
+        Self {
+            session: Session::new(),
+            governors: Governors::new(),
+            doorbells: Doorbells::new(),
+            poll: Poll::new(),
+            calls: 0,
+        }
+    }
+
     /// Reports counters and faults to the daemon.
     pub(crate) fn report(&mut self) {
         for (gpu, xid) in self.session.faults() {
@@ -243,7 +225,7 @@ fn wake() {
     sys::futex_wake(&BELL);
 }
 
-/// Reports the last counters to the daemon. Returns those of launches; `None` in a forked child.
+/// Reports the last counters to the daemon. Returns those of launches; `None` in an inert child.
 pub(crate) fn finish() -> Option<String> {
     let mut shared = lock()?;
     shared.report();
@@ -267,30 +249,10 @@ pub(crate) fn attend(shared: &mut Shared) {
 
 /// Locks the shared state without waiting, for a signal handler. Returns `None` if it is taken.
 fn try_lock() -> Option<Held> {
-    if FORKED.load(Ordering::Relaxed) || HOLDS.get() {
-        return None;
+    match forks::is_inert() {
+        true => None,
+        false => SHARED.try_lock(),
     }
-    let shared = match SHARED.try_lock() {
-        Ok(shared) => shared,
-        Err(TryLockError::Poisoned(error)) => error.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
-    HOLDS.set(true);
-    Some(Held(shared))
-}
-
-/// Makes [`forked_child`] recognize children that are forked from now on.
-pub(crate) fn watch_forks() {
-    static WATCHING: AtomicBool = AtomicBool::new(false);
-    if !WATCHING.swap(true, Ordering::SeqCst) {
-        // SAFETY: `forked` only stores to atomics, which is safe after fork.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    }
-}
-
-extern "C" fn forked() {
-    fault::forked();
-    FORKED.store(true, Ordering::Relaxed);
 }
 
 /// Returns whether a thread waits for the lock. The polling worker then yields.

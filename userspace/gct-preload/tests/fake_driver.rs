@@ -201,6 +201,12 @@ pub extern "C" fn fake_open_device() -> c_int {
     // SAFETY: opens a file.
     let node = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
     NODE.store(node, Ordering::Relaxed);
+    fake_make_device()
+}
+
+/// Makes a client with the objects of the GPU. Returns 0, or another number if a step failed.
+#[no_mangle]
+pub extern "C" fn fake_make_device() -> c_int {
     let params = [0u32; 16];
     let at = params.as_ptr() as u64;
     let objects = [

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A program that closes descriptors, under the library with `fake_driver`. `guest.rs`
+//! A program that closes descriptors and forks, under the library with `fake_driver`. `guest.rs`
 //! lists the expectations. A daemon shows it a part of the GPU's memory.
 
-use core::ffi::{c_void, CStr};
+use core::ffi::{c_int, c_void, CStr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
@@ -168,6 +169,7 @@ fn child_closes_all() {
 fn child_connects() {
     let (number, name) = kept();
     in_child(|| {
+        assert_eq!(sockets(), [], "the connection is its parent's");
         open();
         let own = sockets();
         assert_eq!(own.len(), 1, "{own:?}");
@@ -177,8 +179,92 @@ fn child_connects() {
     limited();
 }
 
+/// Calls the driver in two threads without a pause, as a monitor does by NVML, while `f` runs.
+fn beside_nvml(f: impl FnOnce()) {
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    let threads = [false, true].map(|makes| {
+        std::thread::spawn(move || {
+            while !ENDS.load(Ordering::Relaxed) {
+                match makes {
+                    true => fake(c"fake_make_device"),
+                    false => fake(c"fake_memory_total"),
+                };
+            }
+        })
+    });
+    f();
+    ENDS.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    open();
+}
+
+/// Forks beside threads that are in the library. Each child uses the GPU.
+fn forks(times: u32) {
+    open();
+    beside_nvml(|| {
+        for _ in 0..times {
+            in_child(open);
+        }
+    });
+}
+
+/// Launches in a thread without a pause, and forks beside it. Each child asks as NVML does, which
+/// is all that it can do with the GPU.
+fn forks_with_channel(times: u32) {
+    assert_eq!(fake(c"fake_open"), 0);
+    std::thread::spawn(|| loop {
+        let put = fake(c"fake_launch");
+        while fake(c"fake_put") != put {
+            std::thread::yield_now();
+        }
+        fake(c"fake_read");
+    });
+    for _ in 0..times {
+        in_child(open);
+    }
+}
+
+/// Asks in a child that shares this process's memory, as one of `vfork` does.
+fn shares_memory() {
+    extern "C" fn child(_: *mut c_void) -> c_int {
+        fake(c"fake_memory_total");
+        0
+    }
+    let kept = kept();
+    let mut stack = vec![0u8; 1 << 20];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has this stack, and this thread waits until it has ended.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        libc::clone(child, top, flags, core::ptr::null_mut())
+    };
+    ends_well(pid);
+    limited();
+    assert_eq!(sockets(), [kept], "the connection is the parent's");
+}
+
+/// Executes programs beside threads that are in the library. Each uses the GPU.
+fn executes(times: u32) {
+    open();
+    let program = std::env::current_exe().unwrap();
+    beside_nvml(|| {
+        for _ in 0..times {
+            let mut command = std::process::Command::new(&program);
+            let status = command.arg("executed").status().unwrap();
+            assert!(status.success(), "{status}");
+        }
+    });
+}
+
 fn main() {
-    let name = std::env::args().nth(1).unwrap();
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap();
+    let times = arguments.next().map_or(1, |times| times.parse().unwrap());
+    if name == "executed" {
+        return open();
+    }
     std::io::stdin().read_line(&mut String::new()).unwrap();
     match name.as_str() {
         "numbers" => numbers(),
@@ -186,6 +272,10 @@ fn main() {
         "closes-all" => closes_all(),
         "child-closes-all" => child_closes_all(),
         "child-connects" => child_connects(),
+        "forks" => forks(times),
+        "forks-with-channel" => forks_with_channel(times),
+        "shares-memory" => shares_memory(),
+        "executes" => executes(times),
         _ => panic!("{name}?"),
     }
 }

@@ -231,6 +231,12 @@ impl Link {
         }
     }
 
+    /// Closes this process's descriptor of the socket. The connection stays the parent's. A forked
+    /// child calls it, where nothing may be allocated or freed.
+    pub fn abandon(&mut self) {
+        self.socket = None;
+    }
+
     /// Sends a request without a reply.
     fn notify(&mut self, request: &Request) {
         let Some(socket) = &self.socket else { return };

@@ -11,6 +11,7 @@ use gctd_ipc::tenant;
 fn process(daemon: &Daemon, client: u32) -> Connected {
     let mut connected = Connected {
         pid: std::process::id(),
+        mark: Mark::new(),
         link: Link::new(daemon.socket()),
         slices: Slices::new(),
         attached: Vec::new(),

@@ -9,11 +9,12 @@
 use super::contexts::end;
 use super::symbols::{Libcuda, Symbol, LIBRARY_UNLOAD, MODULE_UNLOAD};
 use super::{Function, Status, SUCCESS};
+use crate::locks::{Guard, Lock};
 use crate::sys::keep_errno;
 use core::ffi::c_void;
 use core::ptr;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`.
 const BUFFER: usize = 1;
@@ -101,10 +102,20 @@ fn argument_bytes(function: Function, index: usize) -> Option<usize> {
 #[derive(Debug, Default)]
 struct Sizes(Option<HashMap<usize, Arc<[usize]>>>);
 
-static SIZES: Mutex<Sizes> = Mutex::new(Sizes(None));
+static SIZES: Lock<Sizes> = Lock::new(Sizes(None), || Sizes(None));
 
-fn sizes() -> MutexGuard<'static, Sizes> {
-    SIZES.lock().unwrap_or_else(PoisonError::into_inner)
+fn sizes() -> Guard<'static, Sizes> {
+    SIZES.lock()
+}
+
+/// Makes the sizes usable in a forked child.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(super) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe { SIZES.renew() };
 }
 
 impl Sizes {
@@ -123,10 +134,7 @@ impl Sizes {
 
 /// Forgets all functions, before some are unloaded.
 pub(super) fn forget() {
-    // A thread that does not exist may hold the lock in a forked child, which launches nothing.
-    if !crate::worker::forked_child() {
-        sizes().forget();
-    }
+    sizes().forget();
 }
 
 /// Unloads functions.

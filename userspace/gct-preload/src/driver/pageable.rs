@@ -22,15 +22,15 @@ use super::{
     pager, trace, Address, Device, Function, Status, Stream, INVALID_VALUE, NOT_INITIALIZED,
     OUT_OF_MEMORY, SUCCESS,
 };
+use crate::locks::{Guard, Lock};
 use crate::pager::{Memory, SPARE};
 use crate::sys::{self, keep_errno};
-use crate::{daemon, worker};
+use crate::{daemon, forks};
 use core::ffi::{c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::units::Ns;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Smaller allocations stay where they are: libcuda takes many of them from one piece of 2 MiB.
 const BYTES_MIN: usize = 2 << 20;
@@ -44,7 +44,7 @@ const PER_THREAD: Stream = 2 as Stream;
 
 /// Whether launches look at their arguments.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-static GPUS: Mutex<Gpus> = Mutex::new(BTreeMap::new());
+static GPUS: Lock<Gpus> = Lock::new(BTreeMap::new(), BTreeMap::new);
 
 /// The GPUs on which the process has pageable memory.
 pub(super) type Gpus = BTreeMap<Device, Gpu>;
@@ -97,16 +97,24 @@ pub(super) fn now() -> Ns {
     Ns(sys::now_ns())
 }
 
-/// Locks the GPUs. Returns `None` in a forked child, where a thread that does not exist may hold
-/// the lock.
-pub(super) fn lock() -> Option<MutexGuard<'static, Gpus>> {
-    let is_child = worker::forked_child();
-    (!is_child).then(|| GPUS.lock().unwrap_or_else(PoisonError::into_inner))
+/// Locks the GPUs. Returns `None` in an inert child.
+pub(super) fn lock() -> Option<Guard<'static, Gpus>> {
+    (!forks::is_inert()).then(|| GPUS.lock())
+}
+
+/// Makes the GPUs usable in a forked child.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(super) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe { GPUS.renew() };
 }
 
 /// Returns whether a thread of this process has locked the GPUs.
 pub(super) fn is_locked() -> bool {
-    !worker::forked_child() && matches!(GPUS.try_lock(), Err(TryLockError::WouldBlock))
+    !forks::is_inert() && GPUS.try_lock().is_none()
 }
 
 /// Lets launches look at their arguments while that is of use.
@@ -140,13 +148,13 @@ pub(super) fn sweep() {
 
 /// Allocates pageable memory. Returns `None` if it has to be an ordinary allocation.
 fn alloc(bytes: usize) -> Option<Result<Address, Status>> {
-    if bytes < BYTES_MIN || worker::forked_child() {
+    if bytes < BYTES_MIN || forks::is_inert() {
         return None;
     }
     let device = current_device()?;
     let minor = bus_id(device).and_then(|id| daemon::pageable_on(&id))?;
     let stream = mover::can_move(device).then(OwnStream::new).flatten()?;
-    worker::watch_forks();
+    forks::manage();
     let mut gpus = lock()?;
     let gpu = gpus.entry(device).or_insert_with(|| Gpu::new(minor));
     gpu.context = Context::current();
@@ -372,7 +380,7 @@ unsafe fn observe(
     // SAFETY: the contract is the same.
     let is_seen = unsafe { trace::record(device, function, stream, arguments, extra) };
     // While another thread moves memory, launches need not wait.
-    let Ok(mut gpus) = GPUS.try_lock() else {
+    let Some(mut gpus) = GPUS.try_lock() else {
         return;
     };
     let Some(gpu) = gpus.get_mut(&device) else {

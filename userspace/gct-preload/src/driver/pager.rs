@@ -13,7 +13,6 @@ use super::{trace, Device};
 use crate::processors;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::policy::placement::Move;
-use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
@@ -36,13 +35,14 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// Begins to look after the memory. Without a thread nothing moves, and a limit cannot be lowered
 /// while this process has more than it allows.
 pub(super) fn begin() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
-        // SAFETY: `end` is a plain function that may run at exit. It runs before the destructors of
-        // libcuda, which the program has loaded before.
-        unsafe { libc::atexit(end) };
-        processors::spawn("gct-pager", look_after);
-    });
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if BEGUN.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    // SAFETY: `end` is a plain function that may run at exit. It runs before the destructors of
+    // libcuda, which the program has loaded before.
+    unsafe { libc::atexit(end) };
+    processors::spawn("gct-pager", look_after);
 }
 
 /// Keeps the thread out of libcuda from now on.

@@ -7,6 +7,7 @@ use super::symbols::{
     POTENTIAL_BLOCK_SIZE_WITH_FLAGS,
 };
 use super::{Device, Function, Status, NOT_INITIALIZED, SUCCESS};
+use crate::locks::First;
 use crate::optional::cannot;
 use crate::sys::keep_errno;
 use crate::{daemon, limits, worker};
@@ -16,7 +17,6 @@ use gct_core::mask::TpcMask;
 use gct_core::policy::size;
 use gct_core::topology::Topology;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const SMS: c_int = 16;
@@ -46,15 +46,11 @@ pub(crate) struct Sms {
 ///
 /// The first call decides. Later changes of the limits do not change it.
 fn granted(number: Device) -> Option<&'static Granted> {
-    static GRANTED: [OnceLock<Option<Granted>>; DEVICES_MAX] =
-        [const { OnceLock::new() }; DEVICES_MAX];
+    static GRANTED: [First<Option<Granted>>; DEVICES_MAX] = [const { First::new() }; DEVICES_MAX];
     let slot = GRANTED.get(usize::try_from(number).ok()?)?;
-    if slot.get().is_none() {
-        // Another thread may have returned its result to the program already: the first stays.
-        // Threads do not wait for each other, because the daemon may let one wait.
-        let _ = slot.set(keep_errno(|| Granted::find(number)));
-    }
-    let granted = slot.get()?.as_ref()?;
+    // Another thread may have returned its result to the program already: the first stays.
+    let granted = slot.get_or_init(|| keep_errno(|| Granted::find(number)));
+    let granted = granted.as_ref()?;
     let shown = granted
         .minor
         .and_then(|minor| SHOWN.get(usize::try_from(minor).ok()?));
@@ -81,7 +77,7 @@ struct Granted {
     tpcs: TpcMask,
     minor: Option<u32>,
     /// The GPCs, once something asks for them.
-    topology: OnceLock<Topology>,
+    topology: First<Topology>,
 }
 
 impl Granted {
@@ -92,7 +88,7 @@ impl Granted {
         Some(Self {
             tpcs,
             minor,
-            topology: OnceLock::new(),
+            topology: First::new(),
         })
     }
 
@@ -165,7 +161,7 @@ fn minor(gpus: &Path, bus_id: &str) -> Option<u32> {
 /// Returns whether the program sees all SMs despite its limits (`GCTGROUP_SM_COUNT=all`). Its
 /// launches stay within the limits, so it harms no neighbour.
 fn shows_all() -> bool {
-    static ALL: OnceLock<bool> = OnceLock::new();
+    static ALL: First<bool> = First::new();
     *ALL.get_or_init(|| {
         let value = std::env::var_os(SM_COUNT_VARIABLE).unwrap_or_default();
         if value != "all" && value != "granted" && !value.is_empty() {
@@ -391,10 +387,14 @@ mod tests {
 
     #[test]
     fn clusters_need_known_gpcs() {
-        let granted = |topology| Granted {
-            tpcs: TpcMask::parse(b"0-3").unwrap(),
-            minor: None,
-            topology: OnceLock::from(topology),
+        let granted = |all| {
+            let topology = First::new();
+            topology.get_or_init(|| all);
+            Granted {
+                tpcs: TpcMask::parse(b"0-3").unwrap(),
+                minor: None,
+                topology,
+            }
         };
         let all = TpcMask::parse(b"0-15").unwrap();
         assert_eq!(granted(Topology::together(all)).clusters(16), Some(4));

@@ -11,14 +11,14 @@ use super::calls::Call;
 use super::mover::is_capturing;
 use super::symbols::{Libcuda, EVENT_RECORD};
 use super::{Device, Function, Status, Stream, SUCCESS};
+use crate::forks;
+use crate::locks::{Guard, Lock};
 use crate::pager::Memory;
-use crate::worker;
 use core::ffi::{c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::units::Ns;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ static EVERY: AtomicU64 = AtomicU64::new(0);
 /// The least and the largest address of pageable memory.
 static LEAST: AtomicU64 = AtomicU64::new(u64::MAX);
 static LARGEST: AtomicU64 = AtomicU64::new(0);
-static TRACES: Mutex<BTreeMap<Device, Trace>> = Mutex::new(BTreeMap::new());
+static TRACES: Lock<BTreeMap<Device, Trace>> = Lock::new(BTreeMap::new(), BTreeMap::new);
 
 /// A `CUevent` of the library.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +75,18 @@ struct Trace {
     spare: Vec<Event>,
 }
 
-fn traces() -> MutexGuard<'static, BTreeMap<Device, Trace>> {
-    TRACES.lock().unwrap_or_else(PoisonError::into_inner)
+fn traces() -> Guard<'static, BTreeMap<Device, Trace>> {
+    TRACES.lock()
+}
+
+/// Makes the traces usable in a forked child.
+///
+/// # Safety
+///
+/// The process has one thread.
+pub(super) unsafe fn forked() {
+    // SAFETY: passed on.
+    unsafe { TRACES.renew() };
 }
 
 impl Event {
@@ -196,7 +206,7 @@ pub(super) unsafe fn record(
     extra: *mut *mut c_void,
 ) -> bool {
     // What is captured runs later, and unseen.
-    if worker::forked_child() || is_capturing(stream) {
+    if forks::is_inert() || is_capturing(stream) {
         return false;
     }
     let (least, largest) = (
@@ -312,7 +322,7 @@ impl Trace {
 
 /// Forgets the events on a GPU, before a context ends that may have them.
 pub(super) fn forget(device: Device) {
-    if worker::forked_child() {
+    if forks::is_inert() {
         return;
     }
     if let Some(trace) = traces().get_mut(&device) {
