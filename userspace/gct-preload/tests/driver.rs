@@ -3,6 +3,8 @@
 //! Checks the device sizes that programs see under this library, on every path to libcuda and
 //! without one. The libcuda needs no GPU (`driver/libcuda.c`).
 
+#![allow(clippy::disallowed_types, reason = "the test is not forked")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

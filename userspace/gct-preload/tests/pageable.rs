@@ -3,6 +3,8 @@
 //! Checks a program whose memory is pageable, with a daemon, and with a libcuda that needs no GPU
 //! (`pageable/libcuda.c`).
 
+#![allow(clippy::disallowed_types, reason = "the test is not forked")]
+
 use gctd::testing::{Client, Daemon};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -3,6 +3,8 @@
 //! Checks that programs behave under the library as they do without it. `program.rs` is the
 //! program, and `fake_driver.rs` its GPU.
 
+#![allow(clippy::disallowed_types, reason = "the test is not forked")]
+
 mod common;
 
 use rustix::fd::AsFd;
