@@ -362,6 +362,49 @@ mod tests {
         assert_eq!((reader.generation(), reader.slots().count()), (2, 0));
     }
 
+    /// Checks that each field lies where it always did. New ones are appended, or have bits that
+    /// were 0.
+    #[test]
+    fn board_and_pulse_keep_their_form() {
+        use core::mem::offset_of;
+        let slot = Slot {
+            user: 1,
+            tenant: 2,
+            tpcs: [3, 4, 5, 6],
+            alone: [7, 8, 9, 10],
+            allowed: [11, 12, 13, 14],
+            lends: true,
+            confined: true,
+            priority: 15,
+            best_effort: true,
+            weight: Some(Weight(16)),
+        };
+        let golden = [1, 2, 0x0010_0f07, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
+        assert_eq!(slot.words(), golden);
+        assert_eq!(size_of::<Seqlock<SLOT_WORDS>>(), 128);
+        for (found, wanted) in [
+            (offset_of!(Board, generation), 0),
+            (offset_of!(Board, slots), 8),
+            (SLOTS_MAX, 60),
+            (offset_of!(Pulse, busy_since_ns), 0),
+            (offset_of!(Pulse, idle_since_ns), 8),
+            (offset_of!(Pulse, arrivals), 16),
+            (offset_of!(Pulse, beat_ns), 24),
+            (offset_of!(Pulse, ebb), 32),
+            (offset_of!(Pulse, at), 64),
+            (offset_of!(Pulse, contends_until_ns), 72),
+            (offset_of!(Pulse, runs), 80),
+            (offset_of!(Pulse, spent), 88),
+        ] {
+            assert_eq!(found, wanted);
+        }
+        let spent = Spent {
+            period: 3,
+            time: Ns(128),
+        };
+        assert_eq!(spent.to_word(), 3 << 32 | 2);
+    }
+
     #[test]
     fn neighbours_see_a_pulse() {
         let (fd, pulse) = SharedFd::create::<Pulse>("pulse").unwrap();

@@ -3,7 +3,8 @@
 //! Tests that limits, counters and times arrive at the other side of a page.
 
 use super::*;
-use crate::shared::SharedFd;
+use crate::shared::{Shared, SharedFd, PAGE_BYTES};
+use core::mem::offset_of;
 use gct_core::policy::clock::Clock;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
@@ -41,7 +42,7 @@ fn a_new_page_has_no_limits() {
 #[test]
 fn a_ring_wakes_the_waiting_thread() {
     let (fd, page) = SharedFd::create::<Page>("page").unwrap();
-    let theirs = crate::shared::Shared::<Page>::open(fd.writable()).unwrap();
+    let theirs = Shared::<Page>::open(fd.writable()).unwrap();
     let started = std::time::Instant::now();
     let rings = theirs.rings();
     let waiting = std::thread::spawn(move || {
@@ -140,6 +141,163 @@ fn a_slice_that_nobody_wrote_is_not_controlled() {
     assert_eq!(limits(500, false, false).controlled(), (500, false));
     assert_eq!(limits(500, true, false).controlled(), (0, false));
     assert_eq!(limits(500, true, true).controlled(), (0, true));
+}
+
+/// Checks that each field lies where it always did. New ones are appended.
+#[test]
+fn the_page_keeps_its_form() {
+    for (found, wanted) in [
+        (offset_of!(Page, limits), 0),
+        (offset_of!(Page, bell), 184),
+        (offset_of!(Page, counters.launches), 192),
+        (offset_of!(Page, counters.masked), 200),
+        (offset_of!(Page, counters.split), 208),
+        (offset_of!(Page, counters.atoms), 216),
+        (offset_of!(Page, counters.predicted), 224),
+        (offset_of!(Page, counters.mispredicted), 232),
+        (offset_of!(Page, counters.narrowed), 240),
+        (offset_of!(Page, counters.spared), 248),
+        (offset_of!(Page, counters.slip_narrowed), 256),
+        (offset_of!(Page, counters.slip_refused), 264),
+        (offset_of!(Page, counters.slip_saved), 272),
+        (offset_of!(Page, counters.stalled), 280),
+        (offset_of!(Page, counters.crowded), 288),
+        (offset_of!(Page, counters.unmanaged), 296),
+        (offset_of!(Page, counters.unreadable), 304),
+        (offset_of!(Page, counters.faults), 312),
+        (offset_of!(Page, counters.last_xid), 320),
+        (offset_of!(Page, counters.acknowledged), 328),
+        (offset_of!(Page, counters.effective), 336),
+        (offset_of!(Page, counters.used), 376),
+        (offset_of!(Page, counters.weighted), 384),
+        (offset_of!(Page, counters.waited), 392),
+        (offset_of!(Page, counters.held), 400),
+        (offset_of!(Page, counters.pending), 464),
+        (offset_of!(Page, counters.kept), 472),
+        (offset_of!(Page, counters.requests), 984),
+        (offset_of!(Page, counters.clock_base), 2520),
+        (offset_of!(Page, counters.clock_sensitive), 2528),
+        (offset_of!(Page, counters.clock_fresh), 2536),
+        (offset_of!(Page, counters.open_request), 2544),
+        (PAGE_BYTES, 8192),
+    ] {
+        assert_eq!(found, wanted);
+    }
+}
+
+/// Checks that indices of the page mean what they always did. New ones are appended.
+#[test]
+fn reasons_keep_their_places() {
+    const REASONS: &str = "old-form bad-header segment-too-long segment-too-slow qmd-not-here \
+        qmd-fragmented qmd-patched qmd-version qmd-ambiguous qmd-virtualized macro \
+        macro-fill table-full no-address queue null kind cooperative too-wide \
+        waits-on-latch requires-pcas dependence-counter self-copy sequential resumed \
+        launch-queue one-unit not-measured inline-qmd pcas-action qmd-shared \
+        i2m-registers mask-too-narrow mask-empty graph-replay graph-memory-full \
+        unreadable releases";
+    let reasons = Reason::ALL.iter().map(|reason| reason.name());
+    let reasons = reasons.collect::<Vec<_>>().join(" ");
+    assert!(reasons.starts_with(REASONS), "{reasons}");
+    let holds = Hold::ALL.iter().map(|hold| hold.name());
+    let holds = holds.collect::<Vec<_>>().join(" ");
+    assert!(
+        holds.starts_with("freeze tpcs atoms graph weight max"),
+        "{holds}"
+    );
+}
+
+/// Checks that each limit lies in the bits where it always did. New ones have bits that were 0.
+#[test]
+fn limits_keep_their_form() {
+    let level = |weight, quota, period| Level {
+        weight: Some(Weight(weight)),
+        max: Some(DutyCycle {
+            quota: Ns(quota),
+            period: Ns(period),
+        }),
+    };
+    let limits = Limits {
+        tpcs: Some([1, 2, 3, 4]),
+        quota: Some(5),
+        steal: true,
+        atom_ns: 6,
+        frozen: true,
+        timeslice_us: 7,
+        yields: true,
+        priority: 8,
+        gmem_limit: 9,
+        pressed: true,
+        taken: 3,
+        timed: true,
+        slip: Percent(10),
+        slip_power: Percent(11),
+        clock: Clock::new(12),
+        own: [13, 14, 15, 16],
+        topology: Topology::from_words([17, 18, 19, 20, 2 << 16 | 9]),
+        share: Share {
+            owner: level(21, 22_000, 23_000),
+            own: level(24, 25_000, 26_000),
+        },
+    };
+    let golden = [
+        0x0c0b_0aff,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        0x108,
+        9,
+        17,
+        18,
+        19,
+        20,
+        2 << 16 | 9,
+        24 << 16 | 21,
+        22 << 32 | 23,
+        25 << 32 | 26,
+        13,
+        14,
+        15,
+        16,
+    ];
+    let words = limits.words();
+    assert_eq!(words.get(..22), Some(&golden[..]));
+    assert!(words.iter().skip(22).all(|word| *word == 0));
+    // A daemon that knows no further limits has written none.
+    assert_eq!(Limits::from_words(&words), limits);
+}
+
+/// Checks that an older side does not see what a newer one appends, and that a newer one finds 0
+/// where an older one writes nothing.
+#[test]
+fn pages_of_other_versions_are_understood() {
+    #[repr(C)]
+    struct Newer {
+        page: Page,
+        appended: [AtomicU64; 8],
+    }
+    // SAFETY: consists of atomics.
+    unsafe impl crate::shared::Shareable for Newer {}
+
+    let (fd, daemon) = SharedFd::create::<Newer>("page").unwrap();
+    let older = Shared::<Page>::open(fd.writable()).unwrap();
+    daemon.page.set_limits(1, &Limits::NONE);
+    for word in &daemon.appended {
+        word.store(u64::MAX, Ordering::Relaxed);
+    }
+    assert_eq!(older.limits(), Some((1, Limits::NONE)));
+    older.fault(31);
+    assert_eq!(daemon.page.faults(), (1, 31));
+
+    let (fd, daemon) = SharedFd::create::<Page>("page").unwrap();
+    let newer = Shared::<Newer>::open(fd.writable()).unwrap();
+    daemon.set_limits(1, &Limits::NONE);
+    assert_eq!(newer.page.limits(), Some((1, Limits::NONE)));
+    let appended = newer.appended.each_ref();
+    assert_eq!(appended.map(|word| word.load(Ordering::Relaxed)), [0; 8]);
 }
 
 proptest! {
