@@ -9,9 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gct_core::error::Error as CoreError;
+use gctd_ipc::greeting::{self, Failure};
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::socket;
+use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -34,10 +36,16 @@ pub(crate) struct Daemon {
     admin: Connection,
 }
 
+/// Returns the error for a reply that no gctd sends.
 fn protocol() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "gctd sent a wrong reply")
+}
+
+fn other_release(theirs: Versions) -> io::Error {
+    let versions = format!("this program speaks protocol {VERSIONS}, gctd {theirs}");
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "gctd is of another version: use the gctctl of its release",
+        format!("{versions}: install the same release of both"),
     )
 }
 
@@ -128,16 +136,11 @@ fn exchange(socket: &OwnedFd, request: &Request) -> io::Result<Reply> {
 }
 
 fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket::connect(path, REPLY_TIMEOUT).map_err(timed)?;
-    let hello = Request::Hello {
-        version: VERSION,
-        tenant: false,
-    };
-    match socket::greet(socket.as_fd(), &hello).map_err(timed)? {
-        Reply::Hello { version: VERSION } => Ok(socket),
-        Reply::Error { errno } => Err(io::Error::from_raw_os_error(errno)),
-        _ => Err(protocol()),
-    }
+    greeting::open(path, REPLY_TIMEOUT, false, Ok).map_err(|failure| match failure {
+        Failure::Absent(errno) => timed(errno),
+        Failure::Refused(errno) => errno.into(),
+        Failure::Versions(theirs) => other_release(theirs),
+    })
 }
 
 impl Transport for Daemon {

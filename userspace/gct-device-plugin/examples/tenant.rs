@@ -41,7 +41,7 @@ fn main() {
     let started = Instant::now();
     let now = || started.elapsed().as_nanos() as u64 + 1;
     let mut link = Link::from_environment();
-    assert!(link.maintain(now()), "no daemon: {:?}", link.error());
+    assert!(link.maintain(now()), "no daemon: {:?}", link.failure());
     allocate(&mut link, 0, CLIENT, 0x41, None);
     allocate(&mut link, CLIENT, DEVICE, 0x80, Some(BUS << 8));
     allocate(&mut link, DEVICE, GROUP, 0xa06c, None);

@@ -17,9 +17,12 @@ use gct_core::rmapi::control::Control;
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
 use gctd_ipc::board::Peer;
+use gctd_ipc::greeting::Failure;
 use gctd_ipc::message::Paged;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
+use gctd_ipc::versions::VERSIONS;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -184,23 +187,34 @@ pub(crate) fn required() -> Result<(), String> {
         let attend = |connected: &mut Connected| {
             let link = &mut connected.link;
             look(link, sys::now_ns());
-            let why = || (link.refused(), link.error());
-            link.connected().then_some(()).ok_or_else(why)
+            let failure = || link.failure();
+            link.connected().then_some(()).ok_or_else(failure)
         };
-        let (refused, error) = match with(attend) {
+        let failure = match with(attend) {
             None | Some(Ok(())) => return Ok(()),
-            Some(Err(why)) => why,
+            Some(Err(failure)) => failure,
         };
         if since.elapsed() >= RESTART || optional::is_set() {
-            let why = error.map_or("it does not answer".into(), |error| error.to_string());
-            let socket = socket.display();
-            return Err(match refused {
-                true => format!("the daemon at {socket} refuses this program: {why}"),
-                false => format!("no daemon at {socket}: {why}"),
-            });
+            return Err(reason(&socket, failure));
         }
         std::thread::sleep(REPORT);
         look = Link::attempt;
+    }
+}
+
+/// Says why the daemon at a socket does not serve this program.
+fn reason(socket: &Path, failure: Option<Failure>) -> String {
+    let socket = socket.display();
+    match failure {
+        Some(Failure::Versions(theirs)) => {
+            let versions = format!("protocol {VERSIONS}, the daemon at {socket} {theirs}");
+            format!("the library speaks {versions}: install the same release of both")
+        }
+        Some(Failure::Refused(errno)) => {
+            format!("the daemon at {socket} refuses this program: {errno}")
+        }
+        Some(Failure::Absent(errno)) => format!("no daemon at {socket}: {errno}"),
+        None => format!("no daemon at {socket}: it does not answer"),
     }
 }
 

@@ -7,8 +7,11 @@ mod common;
 use common::Ran;
 use gctd::testing::Daemon;
 use gctd_ipc::message::{Reply, Request};
-use gctd_ipc::{socket, VERSION};
-use rustix::net::SendFlags;
+use gctd_ipc::paths::SocketPaths;
+use gctd_ipc::socket;
+use gctd_ipc::versions::{Versions, VERSIONS};
+use rustix::fs::Mode;
+use rustix::net::{accept, shutdown, SendFlags, Shutdown};
 use std::fs;
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -93,7 +96,7 @@ fn ls_shows_what_the_driver_tells_later() {
     // A program that starts makes the daemon look again.
     let tenant = socket::connect(&bed.0.socket(), Duration::from_secs(20)).unwrap();
     let hello = Request::Hello {
-        version: VERSION,
+        versions: VERSIONS,
         tenant: true,
     };
     socket::send(tenant.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
@@ -114,6 +117,30 @@ fn without_a_daemon_there_is_no_tree() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn a_daemon_of_another_release_is_named() {
+    let directory = std::env::temp_dir().join(format!("gctctl-release-{}", std::process::id()));
+    let path = SocketPaths::of(&directory).tenants;
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let listener = socket::listen(&path, Mode::RWXU).unwrap();
+    let accepting = listener.try_clone().unwrap();
+    let daemon = std::thread::spawn(move || {
+        while let Ok(client) = accept(&accepting) {
+            let _: (Request, _) = socket::receive(client.as_fd()).unwrap();
+            let versions = Versions::from(1000 << 16 | 1001);
+            let hello = Reply::Hello { versions };
+            socket::send(client.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
+        }
+    });
+    let ran = Ran::gctctl("--dir", &directory, &["ls"]);
+    shutdown(&listener, Shutdown::Both).unwrap();
+    daemon.join().unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    let wanted = format!("protocol {VERSIONS}, gctd 1000 to 1001: install the same release");
+    assert!(ran.stderr.contains(&wanted), "{}", ran.stderr);
+    assert_ne!(ran.code, Some(0));
 }
 
 #[test]

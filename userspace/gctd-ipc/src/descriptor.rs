@@ -5,7 +5,7 @@
 //! The program may close all descriptors, as a daemon does, and open its own files under the same
 //! numbers. So each use of a number first checks that it still names the same file.
 
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::fstat;
 use rustix::io::{close, fcntl_dupfd_cloexec, Errno, Result};
 
@@ -21,6 +21,12 @@ pub trait Descriptor {
     ///
     /// `EBADF` if the program has closed it.
     fn checked(&self) -> Result<BorrowedFd<'_>>;
+}
+
+impl Descriptor for OwnedFd {
+    fn checked(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.as_fd())
+    }
 }
 
 /// A descriptor of a process that closes none of its own by mistake.

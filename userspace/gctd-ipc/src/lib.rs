@@ -9,6 +9,8 @@
 //! - [`board`]: one page for each GPU with the reservations of its processes, which only the
 //!   daemon can write; and one *pulse* for each process, which only that process can write and
 //!   its neighbours read, and which shows whether it has work.
+//! - [`versions`]: what may change, so that a daemon and a library of different releases work.
+//! - [`greeting`]: how a client connects.
 //! - [`tenant`]: the process's side of the socket.
 //! - [`driver`]: queries of the resource manager.
 //! - [`paths`]: the paths of the daemon's sockets.
@@ -23,6 +25,7 @@ use gct_core::features::{Feature, FeatureSet};
 pub mod board;
 pub mod descriptor;
 pub mod driver;
+pub mod greeting;
 pub mod message;
 pub mod page;
 pub mod paths;
@@ -31,9 +34,7 @@ mod seqlock;
 pub mod shared;
 pub mod socket;
 pub mod tenant;
-
-/// The version of messages and pages. Both sides must have the same.
-pub const VERSION: u32 = 18;
+pub mod versions;
 
 /// The features that the preload library of this version enforces. The daemon announces them.
 pub const ENFORCED: FeatureSet = FeatureSet::NONE

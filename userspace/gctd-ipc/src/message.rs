@@ -7,6 +7,7 @@
 //! understand each other.
 
 use crate::page::MaskWords;
+use crate::versions::Versions;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -70,8 +71,8 @@ pub enum Request {
     /// Greets the daemon. It is the first message. The reply is [`Reply::Hello`], or
     /// [`Reply::Error`] before the daemon closes the connection.
     Hello {
-        /// [`VERSION`](crate::VERSION).
-        version: u32,
+        /// The versions that the client speaks.
+        versions: Versions,
         /// Whether the client is a tenant, which reports its ioctls.
         tenant: bool,
     },
@@ -204,8 +205,9 @@ pub enum Request {
 pub enum Reply {
     /// Greets the client.
     Hello {
-        /// [`VERSION`](crate::VERSION).
-        version: u32,
+        /// The highest version that both sides speak. If there is none: those that the daemon
+        /// speaks, before it closes the connection.
+        versions: Versions,
     },
     /// The request was served.
     Done,

@@ -230,8 +230,19 @@ mod tests {
         let fd = fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         fs::ftruncate(&fd, 4096).unwrap();
         assert!(Shared::<Word>::open(fd.as_fd()).is_err());
-        let short = fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-        fs::fcntl_add_seals(&short, SealFlags::SHRINK).unwrap();
-        assert!(Shared::<Word>::open(short.as_fd()).is_err());
+    }
+
+    /// A longer page is that of a newer side.
+    #[test]
+    fn memory_that_is_shorter_than_a_page_is_not_mapped() {
+        let open = |bytes| {
+            let fd = fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+            fs::ftruncate(&fd, bytes).unwrap();
+            fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+            Shared::<Word>::open(fd.as_fd()).is_ok()
+        };
+        let page = PAGE_BYTES as u64;
+        let lengths = [0, page - 1, page, page + 1, 1 << 30];
+        assert_eq!(lengths.map(open), [false, false, true, true, true]);
     }
 }

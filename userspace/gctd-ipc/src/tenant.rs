@@ -9,17 +9,18 @@ mod replay;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
 use crate::descriptor::{Descriptor, Kept};
+use crate::greeting::Failure;
 use crate::message::{Ioctl, Managed, Paged, Reply, Request, MANAGED_MAX};
 use crate::page::{MaskWords, Page};
 use crate::paths::SocketPaths;
 use crate::shared::Shared;
-use crate::{socket, VERSION};
+use crate::{greeting, socket};
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{self, Action, Call, Class};
 use gct_core::units::Bytes;
 use replay::ReplayLog;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::{Errno, Result};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -78,8 +79,7 @@ pub struct Link {
     retry_at_ns: u64,
     /// Nanoseconds until the next attempt if the daemon does not reply.
     retry_hung_ns: u64,
-    error: Option<Errno>,
-    refused: bool,
+    failure: Option<Failure>,
     lost: u64,
     objects: ReplayLog,
     /// The size of each existing range of managed memory, by its number.
@@ -104,8 +104,7 @@ impl Link {
             socket: None,
             retry_at_ns: 0,
             retry_hung_ns: RETRY_HUNG_NS.0,
-            error: None,
-            refused: false,
+            failure: None,
             lost: 0,
             objects: ReplayLog::default(),
             managed: BTreeMap::new(),
@@ -134,15 +133,9 @@ impl Link {
         }
     }
 
-    /// Returns why the last attempt to connect failed: the daemon's own error if it
-    /// [refused](Self::refused). [`Errno::PROTO`] means a daemon of another version.
-    pub fn error(&self) -> Option<Errno> {
-        self.error
-    }
-
-    /// Returns whether a daemon answered the last attempt to connect, and refused.
-    pub fn refused(&self) -> bool {
-        self.refused
+    /// Returns why the last attempt to connect failed.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure
     }
 
     /// Does what [`Link::maintain`] does, without waiting after an attempt that failed.
@@ -168,18 +161,19 @@ impl Link {
         if self.socket.is_some() || now_ns < self.retry_at_ns {
             return false;
         }
-        let connected = self.connect();
-        self.error = connected.err();
-        let hung = self.error == Some(Errno::AGAIN) && !self.refused;
+        let connected = greeting::open(&self.path, REPLY_TIMEOUT, true, Kept::high);
+        self.failure = connected.as_ref().err().copied();
+        let hung = self.failure == Some(Failure::Absent(Errno::AGAIN));
         let wait = if hung { self.retry_hung_ns } else { RETRY_NS };
         self.retry_at_ns = now_ns.saturating_add(wait);
         self.retry_hung_ns = match hung {
             true => wait.saturating_mul(2).min(RETRY_HUNG_NS.1),
             false => RETRY_HUNG_NS.0,
         };
-        if connected.is_err() {
+        let Ok(socket) = connected else {
             return false;
-        }
+        };
+        self.socket = Some(socket);
         for ioctl in self.objects.living() {
             if ioctl.escape == rmapi::escape::DUP_OBJECT {
                 self.notify(&Request::Enter(ioctl.clone()));
@@ -197,28 +191,6 @@ impl Link {
         }
         self.gpus.clear();
         true
-    }
-
-    fn connect(&mut self) -> Result<()> {
-        self.refused = false;
-        // Behind the numbers of the program's files.
-        let socket = Kept::high(socket::new()?)?;
-        socket::connect_with(&socket, &self.path, REPLY_TIMEOUT)?;
-        let hello = Request::Hello {
-            version: VERSION,
-            tenant: true,
-        };
-        match socket::greet(&socket, &hello)? {
-            Reply::Hello { version: VERSION } => {
-                self.socket = Some(socket);
-                Ok(())
-            }
-            Reply::Error { errno } => {
-                self.refused = true;
-                Err(known(errno))
-            }
-            _ => Err(Errno::PROTO),
-        }
     }
 
     /// Ends a connection that has failed. If the program has closed the socket, the daemon is still
@@ -250,7 +222,7 @@ impl Link {
         self.notify(request);
         let received = socket::receive(self.socket.as_ref()?);
         let kept = received.and_then(|(reply, fds)| {
-            let fds: Result<Vec<Kept>> = fds.into_iter().map(Kept::here).collect();
+            let fds: rustix::io::Result<Vec<Kept>> = fds.into_iter().map(Kept::here).collect();
             Ok((reply, fds?))
         });
         match kept {
@@ -365,7 +337,7 @@ impl Link {
         paged: Paged,
         spare: u64,
         is_last: bool,
-    ) -> core::result::Result<(), Paged> {
+    ) -> Result<(), Paged> {
         let request = Request::Repage {
             minor,
             paged,
@@ -452,15 +424,6 @@ impl Link {
             Some(Peer::new(slot, user, pulse))
         });
         Some(peers.collect())
-    }
-}
-
-/// Returns the error of a daemon. [`Errno::PROTO`] stands for numbers that are none.
-fn known(errno: i32) -> Errno {
-    const LAST: i32 = 4095;
-    match errno {
-        1..=LAST => Errno::from_raw_os_error(errno),
-        _ => Errno::PROTO,
     }
 }
 

@@ -11,7 +11,7 @@ use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use gct_core::limits::WRITE_LEN_MAX;
 use gctd_ipc::message::{MemoryView, Reply, Request, CHUNK_BYTES};
-use gctd_ipc::VERSION;
+use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
@@ -105,7 +105,7 @@ impl Connection {
         }
         let mut daemon = daemon.lock();
         match request {
-            Request::Hello { version, tenant } => self.greet(id, version, tenant, &mut daemon),
+            Request::Hello { versions, tenant } => self.greet(id, versions, tenant, &mut daemon),
             Request::List { path } => self.text(daemon.list(&path)),
             Request::Read { path } => self.text(daemon.read(&path)),
             Request::More => self.chunk(),
@@ -117,12 +117,18 @@ impl Connection {
         }
     }
 
-    fn greet(&mut self, id: u64, version: u32, tenant: bool, daemon: &mut Daemon) -> Result<()> {
-        let hello = Reply::Hello { version: VERSION };
-        if version != VERSION {
-            self.wire.send(&hello)?;
+    fn greet(
+        &mut self,
+        id: u64,
+        theirs: Versions,
+        tenant: bool,
+        daemon: &mut Daemon,
+    ) -> Result<()> {
+        let Some(versions) = VERSIONS.common(theirs) else {
+            let versions = VERSIONS;
+            self.wire.send(&Reply::Hello { versions })?;
             return Err(Errno::PROTO);
-        }
+        };
         if tenant {
             let outcome = match (&self.peer.identity, self.endpoint) {
                 (Ok(identity), Endpoint::Tenants) => {
@@ -139,7 +145,7 @@ impl Connection {
             }
         }
         self.greeted = true;
-        self.wire.send(&hello)
+        self.wire.send(&Reply::Hello { versions })
     }
 
     fn write(&self, path: &str, bytes: &[u8], daemon: &mut Daemon) -> Result<()> {

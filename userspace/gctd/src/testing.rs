@@ -8,7 +8,8 @@ use gct_core::mask::TpcMask;
 use gct_core::units::Bytes;
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
-use gctd_ipc::{driver, socket, VERSION};
+use gctd_ipc::versions::VERSIONS;
+use gctd_ipc::{driver, socket};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::fs::{self, Permissions};
@@ -223,6 +224,14 @@ impl Drop for Daemon {
     }
 }
 
+/// Returns the reply to a greeting of this version.
+pub fn greeted() -> Reply {
+    let common = VERSIONS.common(VERSIONS);
+    Reply::Hello {
+        versions: common.unwrap(),
+    }
+}
+
 /// A client of the tree. Its errors are errnos.
 #[derive(Debug)]
 pub struct Client(OwnedFd);
@@ -232,10 +241,10 @@ impl Client {
     pub fn new(path: &Path) -> Self {
         let client = Self(socket::connect(path, REPLY_TIMEOUT).unwrap());
         let hello = Request::Hello {
-            version: VERSION,
+            versions: VERSIONS,
             tenant: false,
         };
-        assert_eq!(client.call(&hello), Reply::Hello { version: VERSION });
+        assert_eq!(client.call(&hello), greeted());
         client
     }
 

@@ -5,10 +5,11 @@
 mod common;
 
 use common::{connect, eventually, hello, lives, own, Tenant};
-use gctd::testing::Daemon;
+use gctd::testing::{greeted, Daemon};
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::socket;
+use gctd_ipc::versions::VERSIONS;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
 use std::io::{BufRead, BufReader};
@@ -41,7 +42,7 @@ fn the_tenants_socket_refuses_writes_even_of_root() {
     // The administrators' socket refuses sessions of tenants.
     let paths = SocketPaths::of(&daemon.directory);
     let both = socket::connect(&paths.admin, Duration::from_secs(20)).unwrap();
-    hello(&both, VERSION, true);
+    hello(&both, VERSIONS, true);
     let answer = socket::receive::<Reply>(both.as_fd()).unwrap().0;
     let errno = libc::ESRCH;
     assert_eq!(answer, Reply::Error { errno });
@@ -117,15 +118,15 @@ fn a_second_daemon_is_refused() {
 #[test]
 fn connections_of_a_process_are_limited() {
     let daemon = Daemon::new("flood", 1);
-    let (version, tenant) = (VERSION, false);
-    let greeted = || {
+    let (versions, tenant) = (VERSIONS, false);
+    let greet = || {
         let next = connect(&daemon);
-        let answer = socket::greet(next.as_fd(), &Request::Hello { version, tenant });
+        let answer = socket::greet(next.as_fd(), &Request::Hello { versions, tenant });
         (next, answer.unwrap())
     };
     let mut flood: Vec<OwnedFd> = Vec::new();
     let refused = loop {
-        match greeted() {
+        match greet() {
             (next, Reply::Hello { .. }) => flood.push(next),
             (_, other) => break other,
         }
@@ -138,7 +139,7 @@ fn connections_of_a_process_are_limited() {
         "administrators have descriptors of their own"
     );
     flood.pop();
-    eventually(&Reply::Hello { version }, || greeted().1);
+    eventually(&greeted(), || greet().1);
 }
 
 /// Returns the CPU time of a process in clock ticks.
@@ -175,7 +176,7 @@ fn without_descriptors_the_daemon_does_not_spin() {
     limit(Some(next));
     let paths = SocketPaths::of(&directory);
     let waiting = socket::connect(&paths.tenants, Duration::from_secs(20)).unwrap();
-    hello(&waiting, VERSION, false);
+    hello(&waiting, VERSIONS, false);
     let before = ticks(child.id());
     std::thread::sleep(Duration::from_millis(700));
     let worked = ticks(child.id()) - before;
@@ -184,6 +185,6 @@ fn without_descriptors_the_daemon_does_not_spin() {
     kill_process(pid, Signal::TERM).unwrap();
     child.wait().unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
-    assert_eq!(answer, Reply::Hello { version: VERSION });
+    assert_eq!(answer, greeted());
     assert!(worked < 20, "used {worked} of some 70 ticks");
 }

@@ -8,7 +8,8 @@ use common::{connect, eventually, hello};
 use gctd::testing::Daemon;
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::socket;
+use gctd_ipc::versions::VERSIONS;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -89,9 +90,9 @@ fn a_connection_ends_with_the_process_that_made_it() {
         let sockets: Vec<_> = (0..16).map(|_| unconnected()).collect();
         connect_by_child(&daemon.socket(), &sockets);
         for socket in &sockets {
-            let (version, tenant) = (VERSION, false);
+            let (versions, tenant) = (VERSIONS, false);
             // Fails for those that are closed already.
-            let hello = Request::Hello { version, tenant };
+            let hello = Request::Hello { versions, tenant };
             let _ = socket::send(socket.as_fd(), &hello, &[], SendFlags::DONTWAIT);
         }
         orphans.extend(sockets);
@@ -103,7 +104,7 @@ fn a_connection_ends_with_the_process_that_made_it() {
 fn a_connection_that_never_greets_is_closed() {
     let daemon = Daemon::new("mute", 1);
     let greeted = connect(&daemon);
-    hello(&greeted, VERSION, false);
+    hello(&greeted, VERSIONS, false);
     let mute = [connect(&daemon), connect(&daemon)];
     std::thread::sleep(Duration::from_secs(1));
     assert!(!mute.iter().any(is_closed), "there is time to greet");
@@ -164,8 +165,8 @@ fn take_all(path: &Path, user: u32) -> (Vec<OwnedFd>, Reply) {
     let mut taken = Vec::new();
     loop {
         let next = socket::connect(path, Duration::from_secs(20)).unwrap();
-        let (version, tenant) = (VERSION, true);
-        let answer = socket::greet(next.as_fd(), &Request::Hello { version, tenant }).unwrap();
+        let (versions, tenant) = (VERSIONS, true);
+        let answer = socket::greet(next.as_fd(), &Request::Hello { versions, tenant }).unwrap();
         match answer {
             Reply::Hello { .. } if taken.len() < MANY => taken.push(next),
             other => return (taken, other),
@@ -258,8 +259,8 @@ fn connections_are_served_in_turns() {
     let paths = SocketPaths::of(&daemon.directory);
     let greeted = |path: &Path| {
         let next = socket::connect(path, Duration::from_secs(20)).unwrap();
-        let (version, tenant) = (VERSION, false);
-        let hello = Request::Hello { version, tenant };
+        let (versions, tenant) = (VERSIONS, false);
+        let hello = Request::Hello { versions, tenant };
         assert!(socket::greet(next.as_fd(), &hello).is_ok());
         next
     };

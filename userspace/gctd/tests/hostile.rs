@@ -9,7 +9,8 @@ use gct_core::limits::OBJECTS_OF_PROC_MAX;
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Daemon};
 use gctd_ipc::message::{encode, Ioctl, Managed, Reply, Request};
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::socket;
+use gctd_ipc::versions::{Versions, VERSIONS};
 use proptest::prelude::*;
 use rustix::fd::AsFd;
 use rustix::net::SendFlags;
@@ -25,17 +26,18 @@ fn manage(number: u64, bytes: u64) -> Request {
 fn wrong_greetings_close_the_connection() {
     let daemon = Daemon::new("stranger", 1);
     let other = connect(&daemon);
-    hello(&other, VERSION + 1, true);
+    hello(&other, Versions::from(u32::MAX), true);
     let answer = socket::receive::<Reply>(other.as_fd()).unwrap().0;
-    assert_eq!(answer, Reply::Hello { version: VERSION });
+    let versions = VERSIONS;
+    assert_eq!(answer, Reply::Hello { versions });
     assert!(socket::receive::<Reply>(other.as_fd()).is_err());
     // No greeting, then two.
     let mute = connect(&daemon);
     socket::send(mute.as_fd(), &Request::More, &[], SendFlags::empty()).unwrap();
     assert!(socket::receive::<Reply>(mute.as_fd()).is_err());
     let twice = connect(&daemon);
-    hello(&twice, VERSION, false);
-    hello(&twice, VERSION, false);
+    hello(&twice, VERSIONS, false);
+    hello(&twice, VERSIONS, false);
     assert!(socket::receive::<Reply>(twice.as_fd()).is_ok());
     assert!(socket::receive::<Reply>(twice.as_fd()).is_err());
     assert!(lives(&daemon));
@@ -45,7 +47,7 @@ fn wrong_greetings_close_the_connection() {
 fn a_client_that_does_not_read_is_disconnected() {
     let daemon = Daemon::new("deaf", 1);
     let deaf = connect(&daemon);
-    hello(&deaf, VERSION, false);
+    hello(&deaf, VERSIONS, false);
     let list = Request::List {
         path: String::new(),
     };
@@ -93,7 +95,7 @@ fn managed_memory_of_any_size_is_survived() {
     assert!(socket::receive::<Reply>(mute.as_fd()).is_err());
     // Without a session.
     let reader = connect(&daemon);
-    hello(&reader, VERSION, false);
+    hello(&reader, VERSIONS, false);
     socket::receive::<Reply>(reader.as_fd()).unwrap();
     socket::send(reader.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
     assert!(socket::receive::<Reply>(reader.as_fd()).is_err());
@@ -122,7 +124,7 @@ fn a_reused_number_replaces_its_range() {
     victim.cuda(0);
     assert!(victim.charge_managed(4096).is_some());
     let tenant = connect(&daemon);
-    hello(&tenant, VERSION, true);
+    hello(&tenant, VERSIONS, true);
     socket::receive::<Reply>(tenant.as_fd()).unwrap();
     let send = |request| socket::send(tenant.as_fd(), &request, &[], SendFlags::empty()).unwrap();
     for object in [
@@ -176,7 +178,7 @@ fn ranges_without_a_page_are_bounded() {
     let sessions: Vec<_> = (0..5)
         .map(|_| {
             let tenant = connect(&daemon);
-            hello(&tenant, VERSION, true);
+            hello(&tenant, VERSIONS, true);
             socket::receive::<Reply>(tenant.as_fd()).unwrap();
             tenant
         })
@@ -216,7 +218,7 @@ fn ranges_without_a_page_are_bounded() {
 fn unexpected_descriptors_are_closed() {
     let daemon = Daemon::new("fds", 1);
     let sender = connect(&daemon);
-    hello(&sender, VERSION, false);
+    hello(&sender, VERSIONS, false);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let list = Request::List {
         path: "gpus".into(),
@@ -310,7 +312,7 @@ proptest! {
         let daemon = Daemon::new("any", 1);
         let client = member(&daemon);
         let tenant = connect(&daemon);
-        hello(&tenant, VERSION, true);
+        hello(&tenant, VERSIONS, true);
         for packet in packets {
             // Fails after the daemon has closed the connection.
             let _ = rustix::net::send(&tenant, &packet, SendFlags::NOSIGNAL);

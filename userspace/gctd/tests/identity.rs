@@ -7,12 +7,13 @@ mod common;
 use common::{eventually, own_directory, DEVICE, TSG};
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::rmapi::escape;
-use gctd::testing::{alloc, Daemon};
+use gctd::testing::{alloc, greeted, Daemon};
 use gctd_ipc::board::Pulse;
 use gctd_ipc::message::{Ioctl, Reply, Request};
 use gctd_ipc::page::Page;
 use gctd_ipc::shared::Shared;
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::socket;
+use gctd_ipc::versions::VERSIONS;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{fcntl_setfd, Errno, FdFlags};
@@ -35,7 +36,7 @@ fn ask(socket: &OwnedFd, request: &Request) -> (Reply, Vec<OwnedFd>) {
 
 fn hello(socket: &OwnedFd) -> Reply {
     let hello = Request::Hello {
-        version: VERSION,
+        versions: VERSIONS,
         tenant: true,
     };
     socket::greet(socket.as_fd(), &hello).unwrap()
@@ -125,7 +126,7 @@ fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
 
 /// Greets, makes a channel group and returns the descriptors of its page.
 fn open_page(socket: &OwnedFd, client: u32) -> Vec<OwnedFd> {
-    assert_eq!(hello(socket), Reply::Hello { version: VERSION });
+    assert_eq!(hello(socket), greeted());
     for bytes in [
         alloc(0, 0, client, 0x41),
         alloc(client, client, DEVICE, 0x80),

@@ -11,7 +11,8 @@ use common::{connect_to, copy_program, eventually_within, member_of, own, Tenant
 use gctd::testing::{alloc, Client, TPCS};
 use gctd_ipc::message::{Ioctl, Reply, Request};
 use gctd_ipc::paths::SocketPaths;
-use gctd_ipc::{socket, VERSION};
+use gctd_ipc::socket;
+use gctd_ipc::versions::VERSIONS;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
@@ -134,8 +135,8 @@ fn send(socket: &OwnedFd, request: &Request) -> rustix::io::Result<()> {
 /// Greets as a tenant. Returns the connection, or the daemon's refusal.
 fn greet(daemon: &Daemon) -> Result<OwnedFd, Reply> {
     let socket = connect_to(&daemon.paths().tenants);
-    let (version, tenant) = (VERSION, true);
-    match socket::greet(socket.as_fd(), &Request::Hello { version, tenant }) {
+    let (versions, tenant) = (VERSIONS, true);
+    match socket::greet(socket.as_fd(), &Request::Hello { versions, tenant }) {
         Ok(Reply::Hello { .. }) => Ok(socket),
         other => Err(other.unwrap()),
     }

@@ -6,6 +6,8 @@ mod common;
 
 use common::{eventually, own, Tenant, DEVICE, TSG};
 use gctd::testing::Daemon;
+use gctd_ipc::greeting::Failure;
+use rustix::io::Errno;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -129,7 +131,7 @@ fn signals_do_not_prolong_the_wait_for_a_hung_daemon() {
     let waited = started.elapsed();
     signals.stop();
     assert!(!tenant.link.connected());
-    assert_eq!(tenant.link.error(), Some(rustix::io::Errno::AGAIN));
+    assert_eq!(tenant.link.failure(), Some(Failure::Absent(Errno::AGAIN)));
     assert!(waited < Duration::from_secs(30), "{waited:?}");
 }
 
@@ -171,7 +173,7 @@ fn a_daemon_that_hung_for_a_moment_is_asked_again_soon() {
     };
     let asked: Vec<u64> = (0..40).filter(|at| waits(&mut link, *at)).collect();
     assert_eq!(asked, [0, 3, 9, 21]);
-    assert_eq!(link.error(), Some(rustix::io::Errno::AGAIN));
+    assert_eq!(link.failure(), Some(Failure::Absent(Errno::AGAIN)));
     drop(hung);
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(daemon.socket(), &path).unwrap();

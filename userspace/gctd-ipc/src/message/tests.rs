@@ -3,6 +3,7 @@
 //! Tests that messages keep their form, and that sides of different versions understand each other.
 
 use super::*;
+use crate::versions::VERSIONS;
 use proptest::prelude::*;
 
 fn ioctl() -> Ioctl {
@@ -28,10 +29,10 @@ fn requests() -> Vec<(Request, &'static [u8])> {
     vec![
         (
             Request::Hello {
-                version: 18,
+                versions: Versions::from(18 << 16 | 19),
                 tenant: true,
             },
-            &[0, 18, 1],
+            &[0, 147, 128, 72, 1],
         ),
         (
             Request::Enter(ioctl()),
@@ -129,7 +130,12 @@ fn replies() -> Vec<(Reply, &'static [u8])> {
         left: 2,
     };
     vec![
-        (Reply::Hello { version: 18 }, &[0, 18]),
+        (
+            Reply::Hello {
+                versions: Versions::only(18),
+            },
+            &[0, 18],
+        ),
         (Reply::Done, &[1]),
         (Reply::Granted(300), &[2, 172, 2]),
         (Reply::Error { errno: 71 }, &[3, 142, 1]),
@@ -180,6 +186,11 @@ where
         assert!(
             appended.is_some_and(|fields| fields.iter().all(|byte| *byte == 0)),
             "{message:?} is {encoded:?}"
+        );
+        let speaks_18 = VERSIONS.common(Versions::only(18)).is_some();
+        assert!(
+            !speaks_18 || encoded == *bytes,
+            "version 18 refuses {encoded:?}"
         );
         assert_eq!(decode::<T>(bytes).as_ref(), Some(message));
     }

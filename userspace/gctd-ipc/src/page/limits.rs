@@ -132,6 +132,7 @@ impl Limits {
             | u64::from(self.yields) << 7
             | u64::from(self.slip.get()) << 8
             | u64::from(self.slip_power.get()) << 16
+            // Readers take all further bits as the clock's, so none is unused.
             | self.clock.map_or(0, Clock::get) << 24;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);

@@ -8,6 +8,7 @@ use gctd::testing::{alloc, free, Client, Daemon};
 use gctd_ipc::message::{Ioctl, Request};
 use gctd_ipc::socket;
 use gctd_ipc::tenant::{self, Gpu, Link, ManagedCharge, Verdict};
+use gctd_ipc::versions::Versions;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::path::Path;
@@ -183,8 +184,8 @@ pub(crate) fn connect_to(path: &Path) -> OwnedFd {
 }
 
 /// Greets a daemon.
-pub(crate) fn hello(socket: &OwnedFd, version: u32, tenant: bool) {
-    let hello = Request::Hello { version, tenant };
+pub(crate) fn hello(socket: &OwnedFd, versions: Versions, tenant: bool) {
+    let hello = Request::Hello { versions, tenant };
     socket::send(socket.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
 }
 
