@@ -52,8 +52,17 @@ pub(crate) struct Failures {
     pub(crate) charge: Sat<u64>,
     pub(crate) control: Sat<u64>,
     pub(crate) forbidden: Sat<u64>,
-    /// Of a daemon: answers that it could not send.
-    pub(crate) unanswered: Option<u64>,
+    /// Of a daemon.
+    pub(crate) daemon: Option<DaemonEvents>,
+}
+
+/// Counts of what a daemon could not do for its clients.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DaemonEvents {
+    /// Answers that it could not send.
+    pub unanswered: u64,
+    /// Greetings of clients that speak no version that it speaks.
+    pub version: u64,
 }
 
 /// The state of the core, while its lock is held.

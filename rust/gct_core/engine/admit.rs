@@ -21,7 +21,7 @@ use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::records::{File, Pool};
 use crate::rmapi::{Action, Call, Class, Handle};
-use crate::state::State;
+use crate::state::{DaemonEvents, State};
 use crate::units::Bytes;
 
 impl State<'_> {
@@ -342,9 +342,9 @@ impl State<'_> {
         }
     }
 
-    /// Sets how many answers a daemon could not send. Before that, `events` has no such line.
-    pub fn set_unanswered(&mut self, count: u64) {
-        self.failures.unanswered = Some(count);
+    /// Sets what a daemon has counted. Before that, `events` has no such lines.
+    pub fn set_daemon_events(&mut self, events: DaemonEvents) {
+        self.failures.daemon = Some(events);
     }
 }
 

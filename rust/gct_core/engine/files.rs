@@ -179,8 +179,11 @@ impl State<'_> {
         ] {
             show::stat_line(key, value, out)?;
         }
-        match failures.unanswered {
-            Some(count) => show::stat_line("unanswered", count, out),
+        match failures.daemon {
+            Some(daemon) => {
+                show::stat_line("unanswered", daemon.unanswered, out)?;
+                show::stat_line("version", daemon.version, out)
+            }
             None => Ok(()),
         }
     }

@@ -29,7 +29,7 @@ pub enum Source {
     /// ([`State::set_unbound`](crate::state::State::set_unbound)).
     Answers,
     /// A daemon that answers processes
-    /// ([`State::set_unanswered`](crate::state::State::set_unanswered)).
+    /// ([`State::set_daemon_events`](crate::state::State::set_daemon_events)).
     Daemon,
     /// A daemon that divides memory by `gmem.low`
     /// ([`State::balance`](crate::state::State::balance)).
@@ -110,6 +110,12 @@ pub const KEYS: &[Key] = &[
         key: "unanswered",
         source: Source::Daemon,
         doc: "Requests of processes for shared memory that the daemon could not answer for want of something. They ask again.",
+    },
+    Key {
+        file: File::Events,
+        key: "version",
+        source: Source::Daemon,
+        doc: "Greetings of programs that speak no version of the protocol that the daemon speaks. They have no limits, or do not start. They ask again.",
     },
     key(
         File::GmemStat,

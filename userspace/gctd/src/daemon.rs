@@ -4,6 +4,7 @@
 
 mod balance;
 mod clocks;
+mod events;
 mod files;
 mod goals;
 mod ioctls;
@@ -16,7 +17,6 @@ mod pages;
 mod pending;
 mod requests;
 mod sessions;
-mod unanswered;
 mod watches;
 
 pub(crate) use pending::OnDone;
@@ -32,6 +32,7 @@ use crate::timer::Timer;
 use crate::tree::Tree;
 use balance::Balances;
 use clocks::Clocks;
+use events::Events;
 use gct_core::features::Feature;
 use gct_core::gpu::GpuFacts;
 use gct_core::host::Host;
@@ -48,7 +49,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use unanswered::Unanswered;
 use watches::Watches;
 
 /// Time between two looks for an answer of the resource manager.
@@ -66,7 +66,7 @@ pub(crate) struct Daemon {
     balances: Balances,
     clocks: Clocks,
     pub(crate) budget: Budget,
-    unanswered: Unanswered,
+    events: Events,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
     /// The directory of the results of `gctctl selftest`.
@@ -117,7 +117,7 @@ impl Daemon {
             balances: Balances::new()?,
             clocks: Clocks::new(options.clocks)?,
             budget: Budget::new(fds),
-            unanswered: Unanswered::default(),
+            events: Events::default(),
             gpus: options.gpus.clone(),
             selftest_directory: options.selftests.clone(),
             selftests: HashMap::new(),
@@ -133,7 +133,7 @@ impl Daemon {
             joined: HashMap::new(),
             watches: Watches::new(epoll),
         };
-        daemon.show_unanswered();
+        daemon.show_events();
         daemon.find_gpus();
         daemon.take_over();
         Ok(daemon)

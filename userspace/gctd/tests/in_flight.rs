@@ -312,7 +312,7 @@ fn an_answer_that_cannot_be_sent_is_counted_and_drops_nobody() {
     }
     assert_eq!(client.read("web/0/gmem.current"), Ok("4096\n".into()));
     let events = client.read("events").unwrap();
-    assert!(events.ends_with("\nunanswered 11\n"), "{events}");
+    assert!(events.contains("\nunanswered 11\n"), "{events}");
     // Not once for each.
     let told = daemon.log().matches("could not be answered").count();
     assert_eq!(told, 1, "{}", daemon.log());

@@ -3,11 +3,16 @@
 //! The daemon's messages: one line an event, for people, for journald and for collectors of JSON.
 
 use gctd::testing::Client;
+use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
+use gctd_ipc::socket;
+use gctd_ipc::versions::{Versions, VERSIONS};
+use rustix::fd::AsFd;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
 
 /// A daemon whose standard error is read.
 struct Logged {
@@ -90,6 +95,38 @@ fn each_write_is_a_line_that_no_text_can_end() {
     );
     admin.write("control", "remove web").unwrap();
     assert!(daemon.line().contains("remove web"), "nothing in between");
+}
+
+/// Checks that a version is logged once, and that a client that states many fills no log.
+#[test]
+fn other_versions_are_named_once() {
+    let mut daemon = Logged::new("versions", false, &["--log-level", "warn"]);
+    let paths = SocketPaths::of(&daemon.directory);
+    let greet = |lowest: u32| {
+        let versions = Versions::from(lowest << 16 | (lowest + 1));
+        let socket = socket::connect(&paths.tenants, Duration::from_secs(20)).unwrap();
+        let tenant = true;
+        let reply = socket::greet(socket.as_fd(), &Request::Hello { versions, tenant });
+        let versions = VERSIONS;
+        assert_eq!(reply, Ok(Reply::Hello { versions }));
+    };
+    for lowest in [1000, 1000, 1001, 1000] {
+        greet(lowest);
+    }
+    (2000..2020).for_each(greet);
+    // An administrator's mistake is logged, behind all others.
+    daemon.client().write("control", "create 9").unwrap_err();
+    let lines: Vec<_> = std::iter::repeat_with(|| daemon.line())
+        .take_while(|line| !line.contains("create 9"))
+        .collect();
+    let named = |versions: &str| {
+        let text = format!("speaks protocol {versions}, gctd {VERSIONS}: install the same");
+        lines.iter().filter(|line| line.contains(&text)).count()
+    };
+    assert_eq!([named("1000 to 1001"), named("1001 to 1002")], [1, 1]);
+    assert_eq!(lines.len(), 8, "{lines:?}");
+    let pid = format!("pid={} count=1", std::process::id());
+    assert!(lines[0].contains(&pid), "{}", lines[0]);
 }
 
 #[test]

@@ -107,6 +107,34 @@ fn a_library_of_the_next_version_is_served() {
     is_served("newer", &hello, &encode(&greeted()), &[7, 0xff, 0xff]);
 }
 
+/// Checks that refused greetings are counted, whoever sends them.
+#[test]
+fn a_library_of_other_versions_is_counted() {
+    let daemon = Daemon::new("counted", 1);
+    let version = || {
+        let events = daemon.client().read("events").unwrap();
+        let line = events
+            .lines()
+            .find_map(|line| line.strip_prefix("version "));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(version(), "0");
+    let hello = |versions, tenant| encode(&Request::Hello { versions, tenant });
+    for packet in [
+        vec![0, 17, 1],
+        hello(range(1000, 1001), true),
+        hello(range(1000, 1001), false),
+        hello(range(u16::MAX.into(), 0), true),
+    ] {
+        let other = connect(&daemon);
+        send(&other, &packet);
+        let versions = VERSIONS;
+        assert_eq!(receive(&other), encode(&Reply::Hello { versions }));
+        assert_eq!(receive(&other), [] as [u8; 0], "it is closed");
+    }
+    assert_eq!(version(), "4");
+}
+
 /// What a daemon answers to a packet, and whether it then closes the connection.
 type Answer = fn(&[u8]) -> (Vec<u8>, bool);
 

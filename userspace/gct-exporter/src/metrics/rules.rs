@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The metrics of what rules refuse, and of what a daemon could not answer.
+//! The metrics of what rules refuse, and of what a daemon could not do.
 
 use gct_core::iface::File;
 
@@ -23,6 +23,14 @@ pub(crate) static RULES: &[Metric] = &[
         File::Events,
         From::Key("unanswered"),
         "Requests of processes for shared memory that gctd could not answer; they ask again.",
+    ),
+    of(
+        Scope::Tree,
+        ("version_mismatches", ""),
+        Kind::Counter,
+        File::Events,
+        From::Key("version"),
+        "Greetings of programs that speak no version of the protocol that gctd speaks.",
     ),
     counter(
         "calls_forbidden",
