@@ -21,7 +21,8 @@ use gctd_ipc::greeting::Failure;
 use gctd_ipc::message::Paged;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
-use gctd_ipc::versions::VERSIONS;
+use gctd_ipc::versions::{Versions, VERSIONS};
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ struct Connected {
     /// The GPUs on which the governor knows its peers, with the board generation of the last query
     /// for them.
     attached: Vec<(u32, u64)>,
+    /// The versions of a daemon that the user was told of last.
+    told: Option<Versions>,
 }
 
 static LINK: Lock<Option<Connected>> = Lock::new(None, || None);
@@ -70,6 +73,7 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
             link: Link::from_environment(),
             slices: Slices::new(),
             attached: Vec::new(),
+            told: None,
         });
     }
     let connected = slot.as_mut()?;
@@ -295,6 +299,23 @@ impl Connected {
         Some((gpu, rung))
     }
 
+    /// Returns what to tell the user after an upgrade: a new daemon speaks other versions. Returns
+    /// it once for each daemon.
+    fn other_release(&mut self) -> Option<String> {
+        let failure = self.link.failure();
+        let Some(Failure::Versions(theirs)) = failure else {
+            return None;
+        };
+        // A program that has had no daemon was told when it started.
+        if self.link.lost() == 0 || self.told.replace(theirs) == Some(theirs) {
+            return None;
+        }
+        let why = reason(&SocketPaths::from_environment().tenants, failure);
+        Some(format!(
+            "{why}: until then the last limits stay, and memory is not limited"
+        ))
+    }
+
     /// Returns what has changed on a GPU.
     fn news(&mut self, gpu: &Arc<Gpu>) -> Option<News> {
         let generation = gpu.board.generation();
@@ -343,6 +364,10 @@ fn look_after() {
         entries = now;
         if !look() {
             return;
+        }
+        if let Some(why) = with(Connected::other_release).flatten() {
+            // Nobody can be told that standard error is closed.
+            let _ = writeln!(std::io::stderr(), "gctgroup: {why}");
         }
     }
 }

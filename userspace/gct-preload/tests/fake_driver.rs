@@ -194,6 +194,7 @@ const GPU_GET_ID: u32 = 0x2080_0142;
 const MEMORY_KIB: u32 = 80 << 20;
 const DEVICE: u32 = 0x80;
 const SUBDEVICE: u32 = 0x81;
+const GROUP: u32 = 0x82;
 
 /// Opens the GPU as NVML does, without a channel. Returns 0, or another number if a step failed.
 #[no_mangle]
@@ -222,6 +223,17 @@ pub extern "C" fn fake_make_device() -> c_int {
         }
     }
     0
+}
+
+/// Makes a channel group on the GPU of [`fake_open_device`]. Returns 0 on success.
+#[no_mangle]
+pub extern "C" fn fake_open_group() -> c_int {
+    let params = [0u32; 16];
+    let at = params.as_ptr() as u64;
+    let mut nvos64 = [0; 12];
+    let (low, high) = (at as u32, (at >> 32) as u32);
+    nvos64[..6].copy_from_slice(&[CLIENT, DEVICE, GROUP, 0xa06c, low, high]);
+    ioctl(0x2b, &mut nvos64)
 }
 
 /// Returns the driver's answer about one fact of the memory, in MiB.

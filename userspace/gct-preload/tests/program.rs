@@ -548,11 +548,12 @@ fn map_over() {
     assert_eq!(fake(c"fake_put"), 1, "what is there now is no ring");
 }
 
-/// Prints the memory that it sees, total and free, for each line that it reads.
+/// Makes a channel group. Prints the memory that it sees, total and free, for each line that it
+/// reads.
 fn memory() {
     let mut lines = std::io::stdin().lines();
     lines.next();
-    assert_eq!(fake(c"fake_open_device"), 0);
+    assert_eq!(fake(c"fake_open_device") + fake(c"fake_open_group"), 0);
     loop {
         println!(
             "{} {}",

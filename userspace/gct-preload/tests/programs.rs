@@ -7,12 +7,14 @@
 
 mod common;
 
+use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fd::AsFd;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Returns the command for one behaviour of the program under the library.
 fn program(name: &str) -> Command {
@@ -304,36 +306,75 @@ fn a_limit_that_cannot_be_set_stops_the_program() {
     assert!(!text.contains("daemon"), "{text}");
 }
 
-#[test]
-fn a_daemon_of_another_version_stops_the_program() {
-    let path = std::env::temp_dir().join(format!("gct-version-{}", std::process::id()));
-    let kind = rustix::net::SocketType::SEQPACKET;
-    let listens = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
-    let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
-    rustix::net::bind(&listens, &address).unwrap();
-    rustix::net::listen(&listens, 8).unwrap();
-    // The peer's answer is no message of the protocol.
-    let answers = std::thread::spawn(move || {
+/// Listens as a daemon that speaks other versions. Returns how often it was greeted.
+fn other_release(path: &Path) -> Arc<AtomicUsize> {
+    let listens = gctd_ipc::socket::listen(path, rustix::fs::Mode::RWXU).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    std::thread::spawn(move || {
         while let Ok(caller) = rustix::net::accept(&listens) {
-            let end = rustix::net::send(&caller, b"\xff", rustix::net::SendFlags::empty());
-            if end.is_err() {
-                break;
-            }
+            count.fetch_add(1, Ordering::SeqCst);
+            let versions = Versions::from(1000 << 16 | 1001);
+            let reply = gctd_ipc::message::Reply::Hello { versions };
+            let flags = rustix::net::SendFlags::empty();
+            gctd_ipc::socket::send(caller.as_fd(), &reply, &[], flags).unwrap();
         }
     });
+    asked
+}
+
+/// Returns how a program names the versions of [`other_release`].
+fn versions(path: &Path) -> String {
+    let theirs = format!("the daemon at {} 1000 to 1001", path.display());
+    format!("the library speaks protocol {VERSIONS}, {theirs}: install the same release of both")
+}
+
+#[test]
+fn a_daemon_of_another_release_stops_the_program() {
+    let path = std::env::temp_dir().join(format!("gct-release-{}", std::process::id()));
+    other_release(&path);
     let mut command = program("no-threads");
     command
         .env("FAKE_NO_THREADS", "1")
         .env("GCTGROUP_SOCKET", &path);
     let output = command.output().unwrap();
     std::fs::remove_file(&path).unwrap();
-    drop(answers);
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{text}");
-    assert!(
-        text.contains(&*path.to_string_lossy()) && text.contains("is stopped"),
-        "{text}"
-    );
+    let begins = format!("gctgroup: {}: the program is stopped", versions(&path));
+    assert!(text.starts_with(&begins), "{text}");
+}
+
+/// Checks that the program says it once, and asks less often than once a second.
+#[test]
+fn a_daemon_of_another_release_is_told_to_a_program_that_runs() {
+    let mut daemon = gctd::testing::Daemon::new("release", 1);
+    let path = daemon.socket();
+    let mut command = program("memory");
+    command
+        .env("GCTGROUP_SOCKET", &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    writeln!(program.stdin.as_mut().unwrap()).unwrap();
+    // It has opened the GPU once it answers.
+    program
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut [0])
+        .unwrap();
+    daemon.stop();
+    let asked = other_release(&path);
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    drop(program.stdin.take());
+    let output = program.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches(&versions(&path)).count(), 1, "{text}");
+    let asked = asked.load(Ordering::SeqCst);
+    assert!((2..=3).contains(&asked), "{asked}");
 }
 
 /// Checks that the daemon's own error is said, and that the program does not run without limits.

@@ -32,9 +32,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Nanoseconds between two attempts to connect.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Nanoseconds until the next attempt after a daemon did not reply, since callers had to wait. They
-/// double with each daemon that does not reply either, up to the second number.
-const RETRY_HUNG_NS: (u64, u64) = (3_000_000_000, 60_000_000_000);
+/// Nanoseconds until the next attempt after a daemon did not reply, since callers had to wait, or
+/// speaks other versions. They double with each further one, up to the second number.
+const RETRY_LATE_NS: (u64, u64) = (3_000_000_000, 60_000_000_000);
 
 /// The shared memory of this process on one GPU.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ pub struct Link {
     path: PathBuf,
     socket: Option<Kept>,
     retry_at_ns: u64,
-    /// Nanoseconds until the next attempt if the daemon does not reply.
-    retry_hung_ns: u64,
+    /// Nanoseconds until the next attempt if the daemon does not reply, or speaks other versions.
+    retry_late_ns: u64,
     failure: Option<Failure>,
     lost: u64,
     objects: ReplayLog,
@@ -103,7 +103,7 @@ impl Link {
             path: path.into(),
             socket: None,
             retry_at_ns: 0,
-            retry_hung_ns: RETRY_HUNG_NS.0,
+            retry_late_ns: RETRY_LATE_NS.0,
             failure: None,
             lost: 0,
             objects: ReplayLog::default(),
@@ -163,12 +163,19 @@ impl Link {
         }
         let connected = greeting::open(&self.path, REPLY_TIMEOUT, true, Kept::high);
         self.failure = connected.as_ref().err().copied();
-        let hung = self.failure == Some(Failure::Absent(Errno::AGAIN));
-        let wait = if hung { self.retry_hung_ns } else { RETRY_NS };
+        let is_late = matches!(
+            self.failure,
+            Some(Failure::Absent(Errno::AGAIN) | Failure::Versions(_))
+        );
+        let wait = if is_late {
+            self.retry_late_ns
+        } else {
+            RETRY_NS
+        };
         self.retry_at_ns = now_ns.saturating_add(wait);
-        self.retry_hung_ns = match hung {
-            true => wait.saturating_mul(2).min(RETRY_HUNG_NS.1),
-            false => RETRY_HUNG_NS.0,
+        self.retry_late_ns = match is_late {
+            true => wait.saturating_mul(2).min(RETRY_LATE_NS.1),
+            false => RETRY_LATE_NS.0,
         };
         let Ok(socket) = connected else {
             return false;

@@ -12,12 +12,13 @@ use gctd_ipc::message::{encode, Ioctl, Reply, Request};
 use gctd_ipc::page::Page;
 use gctd_ipc::shared::Shared;
 use gctd_ipc::socket;
-use gctd_ipc::tenant::Verdict;
+use gctd_ipc::tenant::{Link, Verdict};
 use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::net::{acceptfrom, shutdown, Shutdown};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 const CLIENT: u32 = 0xc1d0_0019;
@@ -212,16 +213,27 @@ fn a_daemon_of_the_next_version_is_used() {
 }
 
 #[test]
-fn a_daemon_of_other_versions_is_named() {
-    let answer: Answer = |_| {
+fn a_daemon_of_other_versions_is_named_and_asked_ever_more_seldom() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    const SECOND: u64 = 1_000_000_000;
+    let answer: Answer = |packet| {
+        ASKED.fetch_add(usize::from(!packet.is_empty()), Ordering::SeqCst);
         let versions = range(1000, 1001);
         (encode(&Reply::Hello { versions }), true)
     };
-    let fake = Fake::new("21", answer);
+    let fake = Fake::new("1000", answer);
     let mut tenant = Tenant::new(&fake.path);
     let failure = tenant.link.failure();
     assert_eq!(failure, Some(Failure::Versions(range(1000, 1001))));
     assert_eq!(charge(&mut tenant), Verdict::NotAsked, "it is granted");
+    let mut link = Link::new(&fake.path);
+    let mut asks = |second: &u64| {
+        let before = ASKED.load(Ordering::SeqCst);
+        assert!(!link.maintain(second * SECOND));
+        ASKED.load(Ordering::SeqCst) > before
+    };
+    let asked: Vec<u64> = (0..170).filter(&mut asks).collect();
+    assert_eq!(asked, [0, 3, 9, 21, 45, 93, 153]);
 }
 
 /// A daemon that always says 18 could keep a library busy.

@@ -5,7 +5,9 @@
 use super::*;
 use gct_core::rmapi::escape;
 use gctd::testing::{self, Daemon};
-use gctd_ipc::tenant;
+use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::{socket, tenant};
+use rustix::fd::AsFd;
 
 /// Connects a process that has made a client.
 fn process(daemon: &Daemon, client: u32) -> Connected {
@@ -15,6 +17,7 @@ fn process(daemon: &Daemon, client: u32) -> Connected {
         link: Link::new(daemon.socket()),
         slices: Slices::new(),
         attached: Vec::new(),
+        told: None,
     };
     connected.link.maintain(1);
     alloc(&mut connected, [0, 0, client, 0x41], None);
@@ -128,4 +131,42 @@ fn the_bell_is_heard_for_every_gpu() {
         // A write waits a second for a process that does not answer.
         assert!(started.elapsed() < Duration::from_millis(900), "GPU {gpu}");
     }
+}
+
+/// Checks that an upgrade of the daemon alone is told once, and leaves the limits in force.
+#[test]
+fn a_daemon_of_another_release_leaves_the_last_limits() {
+    let mut daemon = Daemon::new("release", 1);
+    let mut process = self::process(&daemon, 1);
+    open(&mut process, 1, 0);
+    let file = format!("{}/0/gmem.limit", std::process::id());
+    daemon.client().write(&file, "1G").unwrap();
+    assert_eq!(
+        (news(&mut process), process.other_release()),
+        (vec![("gpu", 0)], None)
+    );
+
+    daemon.stop();
+    let listener = socket::listen(&daemon.socket(), rustix::fs::Mode::RWXU).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(client) = rustix::net::accept(&listener) {
+            let _: (Request, _) = socket::receive(client.as_fd()).unwrap();
+            let versions = Versions::from(1000 << 16 | 1001);
+            let flags = rustix::net::SendFlags::empty();
+            socket::send(client.as_fd(), &Reply::Hello { versions }, &[], flags).unwrap();
+        }
+    });
+    assert_eq!(news(&mut process), []);
+    let told = process.other_release().unwrap();
+    assert!(
+        told.contains(" 1000 to 1001: install the same release"),
+        "{told}"
+    );
+    assert_eq!(process.other_release(), None);
+    let (_, limits) = process.link.gpus()[0].page.limits().unwrap();
+    assert_eq!(limits.gmem_limit, 1 << 30);
+    process.link = Link::new(daemon.socket());
+    process.told = None;
+    assert!(!process.link.maintain(1));
+    assert_eq!(process.other_release(), None, "it was told at its start");
 }
