@@ -23,6 +23,8 @@ cargo tree --locked --edges normal,no-proc-macro --target x86_64-unknown-linux-g
 [ -s "$scratch/crates" ] || die "cargo tree lists no crate"
 # The standard library is linked, too.
 printf 'std %s MIT OR Apache-2.0\n' "$(rustc --version | cut -d' ' -f2)" >>"$scratch/crates"
+# So is GCC's unwinder, into the preload library.
+printf 'libgcc %s GPL-3.0-or-later WITH GCC-exception-3.1\n' "$("${CC:-cc}" -dumpfullversion)" >>"$scratch/crates"
 
 # Lines "name version checksum" of Cargo.lock.
 awk '$1 == "name" { name = $3 } $1 == "version" { version = $3 } $1 == "checksum" { print name, version, $3 }' \

@@ -5,7 +5,7 @@
 # that this machine uses: build/chroot/make with debhelper, lintian and systemd's checks,
 # build/chroot/clean with nothing but apt, build/chroot/dkms with what a machine has whose
 # driver dkms builds, and build/chroot/slurm with Slurm's daemons. build/chroot/slurm-new is a
-# Debian 13 with its newer Slurm.
+# Debian 13 with its newer Slurm, and build/chroot/older a Debian 11, if the server still has it.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/apt.sh"
 
@@ -26,13 +26,13 @@ make_root() {
 	chroot "$dir/root" apt-get --version
 }
 
-# Makes a Debian 13 in place of a Debian 12.
-make_newer_root() {
-	local dir=$1
-	shift
+# Makes a Debian of another release in place of a Debian 12.
+make_other_root() {
+	local dir=$1 release=$2
+	shift 2
 	rm -rf "$dir/root"
 	mmdebstrap --mode=root --variant=apt --components=main --include="$(IFS=,; echo "$*")" \
-		trixie "$dir/root" "$(debian_mirror)"
+		"$release" "$dir/root" "$(debian_mirror)"
 	chroot "$dir/root" apt-get --version
 }
 
@@ -50,6 +50,14 @@ chroot_of clean "Debian 12, clean" apt
 chroot_of dkms "Debian 12 with dkms" "${DKMS_PACKAGES[@]}"
 chroot_of slurm "Debian 12 with Slurm" "${SLURM_PACKAGES[@]}"
 
-build_once chroot-slurm-new "$(content_key "${SLURM_PACKAGES[*]}" "$(declare -f make_newer_root)")" \
-	"Debian 13 with Slurm" make_newer_root "${SLURM_PACKAGES[@]}"
-link_to "$built/root" "$BUILD/chroot/slurm-new"
+# other_chroot_of NAME DESCRIPTION RELEASE PACKAGE...
+other_chroot_of() {
+	local name=$1 what=$2
+	shift 2
+	build_once "chroot-$name" "$(content_key "$*" "$(declare -f make_other_root)")" "$what" make_other_root "$@"
+	link_to "$built/root" "$BUILD/chroot/$name"
+}
+
+other_chroot_of slurm-new "Debian 13 with Slurm" trixie "${SLURM_PACKAGES[@]}"
+# Its time ends, and then servers drop it.
+(other_chroot_of older "Debian 11" bullseye musl) || note "Debian 11 cannot be had: its tests are left out"

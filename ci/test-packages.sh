@@ -165,6 +165,7 @@ check $job "make install and make uninstall, elsewhere" installs_without_package
 run_script clean "$ROOT/tests/packages/tools.sh"
 cp "$ROOT/gctgroup-docs/guide.md" "$made"
 run_script clean "$ROOT/tests/packages/guide.sh"
+[ ! -e "$BUILD/chroot/older" ] || run_script older "$ROOT/tests/packages/older.sh"
 if can_run_kubernetes; then
 	# The jobs' cgroups are below one of this run.
 	need_programs "$made/programs-of-tests"

@@ -23,4 +23,7 @@ built=$CARGO_TARGET_DIR/${PROFILE/#dev/debug}
 mkdir -p "$OUT"
 # The debug information stays with cargo.
 install --strip "${FILES[@]/#/$built/}" "$OUT"
+# The loader of an older container would end every program in it.
+newest=$(objdump -p "$OUT/libgct_preload.so" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1)
+[ "$newest" = GLIBC_2.17 ] || die "$OUT/libgct_preload.so needs $newest: see userspace/gct-preload/glibc"
 note "$OUT: ${FILES[*]}"

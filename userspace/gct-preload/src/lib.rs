@@ -53,6 +53,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod unmanaged;
+mod unwind;
 mod worker;
 
 pub use driver::allocations::{

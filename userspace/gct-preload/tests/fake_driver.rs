@@ -276,7 +276,7 @@ pub extern "C" fn fake_memory_free() -> u32 {
 ///
 /// As for `fstat(2)`.
 #[no_mangle]
-pub unsafe extern "C" fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+pub unsafe extern "C" fn __fxstat64(_: c_int, fd: c_int, into: *mut libc::stat) -> c_int {
     let empty = c"".as_ptr() as c_long;
     let args = [c_long::from(fd), empty, into as c_long, 0x1000, 0, 0];
     // SAFETY: the caller's; 0x1000 is AT_EMPTY_PATH.
