@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Usage: test-kubernetes.sh [charts|v2|v1|machine]
+# Usage: test-kubernetes.sh [charts|images|v2|v1|machine]
 #
 # Runs gct-device-plugin beside a real kubelet, control plane, containerd and runc, in
 # namespaces of its own, on a gctd without a GPU, and checks the chart. With "machine", plugin,
 # kubelet, containerd and runc are in a virtual machine, on the patched driver and the software
-# GPU, and the control plane beside it. Without an argument what gates: charts, and version 2 of
-# cgroups; for `make test-long` all. Needs root.
+# GPU, and the control plane beside it. With "images", podman runs images of several kinds, without
+# a kubelet. Without an argument what gates: charts, images, and version 2 of cgroups; for
+# `make test-long` all. Needs root.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/versions.sh"
 . "$(dirname "$0")/machine.sh"
@@ -57,7 +58,7 @@ root_script() {
 		done
 		mount --rbind /sys root/sys
 		mount --rbind /dev root/dev
-		mkdir root/gct/{programs,bin,tests,logs,deploy}
+		mkdir root/gct/{programs,bin,tests,logs,deploy,older}
 		touch root/gct/guide.md
 		mount --bind "$(readlink -f "$node/bin")" root/gct/bin
 		mount --bind "$node/programs" root/gct/programs
@@ -65,18 +66,20 @@ root_script() {
 		mount --bind "$ROOT/deploy" root/gct/deploy
 		mount --bind "$ROOT/gctgroup-docs/guide.md" root/gct/guide.md
 		mount --bind "$1" root/gct/logs
+		[ ! -e "$BUILD/chroot/older/" ] || mount --bind "$BUILD/chroot/older/" root/gct/older
 		cd root
 	ROOT
 }
 
-# Prints the rest of a script that enters the node with cgroups version 2, or without.
+# Prints the rest of a script that enters the node with cgroups version 2, or without, and executes
+# a script there.
 enter_node() {
 	cat <<-ENTER
 		pivot_root . .old
 		umount -l /.old
 		[ $1 = v2 ] || umount /sys/fs/cgroup/unified
 		ip link set lo up
-		exec /bin/bash /gct/tests/node.sh $cgroup $1 $pods
+		exec /bin/bash /gct/tests/${*:2}
 	ENTER
 }
 
@@ -102,10 +105,23 @@ run_node() {
 	logs=$BUILD/log/$JOB-$version
 	rm -rf "$logs"
 	mkdir -p "$logs" "$node/mount"
-	{ root_script "$logs"; enter_node "$version"; } >"$node/enter.sh"
+	{ root_script "$logs"; enter_node "$version" node.sh $cgroup "$version" $pods; } >"$node/enter.sh"
 	printf '==> Kubernetes, cgroup %s, for at most %d s\n' "$version" $SECONDS_MAX
 	# The logs of the cluster's programs are in $logs.
 	check_script $JOB "$logs.log" timeout -s KILL $SECONDS_MAX \
+		"${namespaces[@]}" bash "$node/enter.sh" </dev/null
+}
+
+# run_images: runs tests/kubernetes/images.sh and counts its lines.
+run_images() {
+	local logs=$BUILD/log/$JOB-images
+	rm -rf "$logs"
+	mkdir -p "$logs" "$node/mount"
+	cc -nostdlib -pie -fPIE -Wl,-dynamic-linker,/lib/ld-musl-x86_64.so.1 \
+		-o "$node/programs/musl-program" "$ROOT/tests/kubernetes/musl-program.c"
+	{ root_script "$logs"; enter_node v2 images.sh $cgroup; } >"$node/enter.sh"
+	printf '==> Images of containers\n'
+	check_script $JOB "$logs.log" timeout -s KILL 300 \
 		"${namespaces[@]}" bash "$node/enter.sh" </dev/null
 }
 
@@ -219,7 +235,7 @@ run_charts() {
 # This machine may have version 2 alone, or both. Of both, pods have a cgroup in each.
 parts=("$@")
 if [ $# -eq 0 ]; then
-	parts=(charts v2)
+	parts=(charts images v2)
 	if long; then
 		parts+=(machine)
 		! findmnt -rn -t cgroup /sys/fs/cgroup/pids >/dev/null || parts+=(v1)
@@ -232,6 +248,10 @@ for part in "${parts[@]}"; do
 		mv "$node/programs/mps-control" "$node/programs/nvidia-cuda-mps-control"
 		need_helm
 		run_node "$part"
+		;;
+	images)
+		need_programs "$node/programs"
+		run_images
 		;;
 	charts) run_charts ;;
 	machine) run_kernel_mode ;;

@@ -100,7 +100,9 @@ make_image() {
 	mkdir -p "$folder"/{bin,lib64,usr/lib/x86_64-linux-gnu}
 	cp /usr/bin/busybox /gct/programs/{gctctl,tenant,nvidia-cuda-mps-control} "$folder/bin/"
 	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
-	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
+	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libdl.so.2,libpthread.so.0,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
+	# A library of the pods' own: any does.
+	cp /usr/lib/x86_64-linux-gnu/librt.so.1 "$folder/usr/lib/own.so"
 	for applet in sh sleep; do ln -s busybox "$folder/bin/$applet"; done
 	pack_image "$folder" "$@"
 	rm -r "$folder"

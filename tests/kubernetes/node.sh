@@ -66,6 +66,7 @@ manifest() {
 		    image: localhost/busybox:1
 		    imagePullPolicy: Never
 		    command: [$3]
+		    env: [{name: LD_PRELOAD, value: /usr/lib/own.so}]
 		    resources: {limits: {gctgroup.dev/$5: $4}}
 	POD
 }
@@ -112,6 +113,11 @@ member() {
 	local pid
 	pid=$(gctctl --user get "$(group_of "$1")" group.procs)
 	grep -q "$(group_of "$1" | grep -o '[^_]*$')" "/proc/$pid/cgroup" && is "$(cat "/proc/$pid/comm")" tenant
+}
+
+# loads POD LIBRARY: the pod's process has a library.
+loads() {
+	grep -q " $2$" "/proc/$(gctctl --user get "$(group_of "$1")" group.procs)/maps"
 }
 
 # Without version 2 a group cannot be bound to a cgroup, and the pod's first process is its member.
@@ -205,8 +211,9 @@ until_true "the pod's process is the group's member" member tenant2
 until_true "the pod has the TPCs of its quota, and no more memory than its limit" \
 	says tenant3 $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
 until_true "the group is charged for the pod's memory" limit tenant3 gmem.current 536870912
-until_true "a pod has the preload library and the tenants' socket" in_pod tenant1 \
-	sh -c '[ "$LD_PRELOAD" = /usr/lib/gctgroup/libgct_preload.so ] && [ -e "$LD_PRELOAD" ] && [ -S "$GCTGROUP_SOCKET" ]'
+until_true "a pod has the tenants' socket" in_pod tenant1 sh -c '[ -S "$GCTGROUP_SOCKET" ]'
+until_true "its program has the preload library" loads tenant1 /usr/lib/gctgroup/libgct_preload.so
+until_true "and the one that the pod preloads itself" loads tenant1 /usr/lib/own.so
 until_true "a pod has its GPU's node and not another's" in_pod tenant1 \
 	sh -c '[ -c /dev/nvidia0 ] && [ -c /dev/nvidiactl ] && [ ! -e /dev/nvidia1 ]'
 until_true "doctor finds in a pod what it needs" doctor_says tenant1 "Programs have /usr/lib/gctgroup/libgct_preload.so"

@@ -33,6 +33,8 @@ SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
 CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31}
 # Those of the kernel's that no spec names.
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
+# The container's list of libraries for the loader, in a bundle.
+PRELOADS = "/rootfs/etc/ld.so.preload"
 OWN = ("/proc", "/sys", "/dev", "/run", "/tmp")
 
 
@@ -68,14 +70,14 @@ def mirror(path, root, places):
     it, since nothing can be mounted where the host has nothing."""
     for entry in os.scandir(path):
         here, there = entry.path, root + entry.path
-        if here in OWN:
+        if here in OWN or here in places:
             continue
         if entry.is_symlink():
             os.symlink(os.readlink(here), there)
         elif entry.is_dir() and any(p.startswith(here + "/") for p in places):
             os.mkdir(there)
             mirror(here, root, places)
-        elif here not in places and (entry.is_dir() or entry.is_file()):
+        elif entry.is_dir() or entry.is_file():
             place(here, there)
             mount(here, there, flags=MS_BIND | MS_REC)
             # struct mount_attr: to set, to clear, propagation, user namespace.
@@ -133,6 +135,22 @@ def edits_of(specs, device):
     return found
 
 
+def write_bundle(bundle, edits):
+    """Writes what the hooks read of a container, and the one file of it that they write."""
+    os.makedirs(bundle + "/rootfs/etc")
+    open(bundle + PRELOADS, "w").close()
+    nodes = [(node["path"], os.stat(node.get("hostPath", node["path"])).st_rdev)
+             for node in edits["deviceNodes"]]
+    config = {"root": {"path": "rootfs"},
+              "hooks": {hook["hookName"]: [] for hook in edits["hooks"]},
+              "linux": {"devices": [{"path": path, "type": "c", "major": os.major(device),
+                                     "minor": os.minor(device)} for path, device in nodes]}}
+    for hook in edits["hooks"]:
+        config["hooks"][hook["hookName"]].append({"path": hook["path"], "args": hook["args"]})
+    with open(bundle + "/config.json", "w") as file:
+        json.dump(config, file)
+
+
 def run_hooks(edits, stage, state):
     """Runs the hooks of a stage. Returns whether all of them succeeded."""
     hooks = [hook for hook in edits["hooks"] if hook["hookName"] == stage]
@@ -141,7 +159,7 @@ def run_hooks(edits, stage, state):
     return not any(done)
 
 
-def contain(options, edits, root, ready, go):
+def contain(options, edits, bundle, ready, go):
     """The container's side: makes namespaces, tells its first process, and waits for it."""
     call(libc.prctl, PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with open(os.path.join(options.cgroup, "cgroup.procs"), "w") as procs:
@@ -155,7 +173,8 @@ def contain(options, edits, root, ready, go):
     mounts = [(m["hostPath"], m["containerPath"],
                sum(OPTIONS.get(option, 0) for option in m["options"])) for m in edits["mounts"]]
     mounts += [(*pair.split(":"), 0) for pair in options.mount]
-    build_root(root, edits, mounts)
+    mounts.append((bundle + PRELOADS, "/etc/ld.so.preload", MS_RDONLY))
+    build_root(bundle + "/mount", edits, mounts)
     if not os.read(go, 1):
         return 1
     drop_capabilities()
@@ -176,15 +195,17 @@ def main():
     options = parser.parse_args()
     edits = edits_of(options.specs, options.device)
     os.makedirs(options.cgroup)
-    root = tempfile.mkdtemp()
+    bundle = tempfile.mkdtemp()
+    os.mkdir(bundle + "/mount")
+    write_bundle(bundle, edits)
     (pids, ready), (go, start) = os.pipe(), os.pipe()
     outer = os.fork()
     if outer == 0:
         os.close(start)
-        os._exit(contain(options, edits, root, ready, go))
+        os._exit(contain(options, edits, bundle, ready, go))
     os.close(ready)
     os.close(go)
-    state = {"ociVersion": "1.0.2", "id": options.id, "status": "creating", "bundle": root,
+    state = {"ociVersion": "1.0.2", "id": options.id, "status": "creating", "bundle": bundle,
              "pid": int(os.fdopen(pids).readline())}
     signal.signal(signal.SIGTERM, lambda *_: os.kill(state["pid"], signal.SIGKILL))
     if run_hooks(edits, "createRuntime", state):
@@ -193,7 +214,7 @@ def main():
     ended = os.waitstatus_to_exitcode(os.waitpid(outer, 0)[1])
     run_hooks(edits, "poststop", {**state, "status": "stopped", "pid": 0})
     os.rmdir(options.cgroup)
-    shutil.rmtree(root)
+    shutil.rmtree(bundle)
     sys.exit(ended)
 
 

@@ -3,8 +3,9 @@
 //! Writes the CDI specs: for each profile a kind, and for each GPU that offers it a device.
 //!
 //! A device gives the container the GPU's nodes and two hooks of this program. `createRuntime`
-//! makes the container's group before its first process runs; if it fails, the container does not
-//! start. `poststop` removes the group. In the user mode every device also gives the preload
+//! makes the container's group before its first process runs, and in the user mode has its loader
+//! load the preload library; if it fails, the container does not start. `poststop` removes the
+//! group. In the user mode every device also gives the preload
 //! library and the tenants' socket, in the kernel mode a variable by which `gctctl doctor` knows
 //! the mode. A prepared claim has a spec of its own, of the kind `gctgroup.dev/claim`.
 
@@ -38,8 +39,9 @@ const HOOK_TIMEOUT: u32 = 60;
 /// Where a container has its GPU's MPS daemon.
 const MPS_FOLDER: &str = "/run/gctgroup/mps";
 
-/// Where a container has the library, and the directory of the tenants' socket.
-const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
+/// Where a container has the preload library. Its `/etc/ld.so.preload` names it, see `bundle.rs`.
+pub const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
+/// Where it has the directory of the tenants' socket.
 const SOCKET_FOLDER: &str = "/run/gctgroup/tenants";
 
 /// What is the same in all specs.
@@ -223,10 +225,7 @@ impl Host {
         match self.user_mode() {
             Some((library, folder)) => {
                 let options = ["ro", "nosuid", "nodev", "bind"];
-                edits["env"] = json!([
-                    format!("LD_PRELOAD={LIBRARY}"),
-                    format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock"),
-                ]);
+                edits["env"] = json!([format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock")]);
                 edits["mounts"] = json!([
                     mount(library, LIBRARY, &options),
                     mount(&folder, SOCKET_FOLDER, &options),

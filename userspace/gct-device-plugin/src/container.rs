@@ -3,6 +3,7 @@
 //! Reads what a runtime tells its hooks of a container, and names the container's group.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
 use gct_core::iface::parse;
@@ -31,6 +32,9 @@ const NAMES: [[&str; 3]; 2] = [
 pub struct State {
     /// The container's id.
     pub id: String,
+    /// The folder of its configuration.
+    #[serde(default)]
+    pub bundle: PathBuf,
     /// Its first process; absent once it has stopped.
     #[serde(default)]
     pub pid: u32,

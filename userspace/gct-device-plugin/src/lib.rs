@@ -8,13 +8,14 @@
 //! ```text
 //! tree -> gpus -> inventory <- profiles        every few seconds, by keeper
 //!                 inventory -> service         -> registration -> kubelet
-//!                 inventory -> cdi             -> runtime -> hooks: groups, records
+//!                 inventory -> cdi             -> runtime -> hooks: bundle, groups, records
 //!                 keeper -> dra                -> API server, kubelet: claims
 //!                 inventory -> mps             daemons of GPUs that are shared side by side
 //! cgroups, pods -> groups, records             what hooks did not see, by keeper
 //! ```
 
 pub mod api;
+pub mod bundle;
 pub mod cdi;
 pub mod cgroup;
 pub mod container;

@@ -24,7 +24,7 @@ use gct_device_plugin::profiles::{self, Config};
 use gct_device_plugin::records::Share;
 use gct_device_plugin::registration::Registration;
 use gct_device_plugin::service::Service;
-use gct_device_plugin::{groups, pods};
+use gct_device_plugin::{bundle, cdi, groups, pods};
 use gctd_ipc::paths::library_of;
 use tokio::runtime;
 use tokio::signal::unix::{signal, SignalKind};
@@ -182,7 +182,11 @@ fn bind(options: &Bind) -> Result<()> {
         mps: options.mps,
         claim: options.claim.clone(),
     };
-    groups::bind(&options.places, &state()?, options.gpu, &share)
+    let state = state()?;
+    if options.places.dir.is_some() {
+        bundle::Config::read(&state.bundle)?.preload(cdi::LIBRARY)?;
+    }
+    groups::bind(&options.places, &state, options.gpu, &share)
 }
 
 fn serve(options: Serve) -> Result<()> {

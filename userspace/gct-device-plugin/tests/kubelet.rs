@@ -41,6 +41,11 @@ async fn a_container_gets_the_limits_of_its_profile() {
         ("gpu0-0", "gctgroup.dev/small=gpu0")
     );
     assert!(node.create(1, &names));
+    let preloads = node.folder.join("bundles/1/rootfs/etc/ld.so.preload");
+    assert_eq!(
+        std::fs::read_to_string(preloads).unwrap(),
+        "/usr/lib/gctgroup/libgct_preload.so\n"
+    );
     let group = "k8s_default_pod1_main_c1";
     assert_eq!(node.groups(), [group]);
     assert_eq!(node.read(&format!("{group}/group.cgroup")), "/kubepods/c1");

@@ -195,6 +195,15 @@ fn in_a_container_doctor_finds_what_is_missing() {
     for line in [LIBRARY, "There are nvidia0", "outside of this container"] {
         assert!(well.exits(0).contains(line), "{line}: {}", well.stdout);
     }
+    // As the hook of gct-device-plugin leaves it.
+    fs::create_dir(system.join("etc")).unwrap();
+    fs::write(
+        system.join("etc/ld.so.preload"),
+        format!("/opt/own.so\n{LIBRARY}\n"),
+    )
+    .unwrap();
+    assert!(doctor("/opt/other.so").exits(0).contains(LIBRARY));
+    fs::remove_file(system.join("etc/ld.so.preload")).unwrap();
     let unset = doctor("");
     assert!(unset.exits(1).contains("no limits"), "{}", unset.stdout);
     fs::remove_file(system.join(&LIBRARY[1..])).unwrap();

@@ -116,10 +116,8 @@ fn a_gpu_under_mps_gives_its_daemon() {
 fn the_user_mode_gives_library_and_socket() {
     let spec = written(&host("user", Some("/run/gctgroup")));
     let edits = &spec["containerEdits"];
-    let env = json!([
-        "LD_PRELOAD=/usr/lib/gctgroup/libgct_preload.so",
-        "GCTGROUP_SOCKET=/run/gctgroup/tenants/gctd.sock",
-    ]);
+    // The pod's LD_PRELOAD stays.
+    let env = json!(["GCTGROUP_SOCKET=/run/gctgroup/tenants/gctd.sock"]);
     assert_eq!(edits["env"], env);
     let from: Vec<&Value> = edits["mounts"]
         .as_array()

@@ -118,6 +118,7 @@ fn state(n: u32) -> State {
     ];
     State {
         id: format!("c{n}"),
+        bundle: "/nowhere".into(),
         pid: n,
         annotations: annotations
             .map(|(key, value)| (key.to_owned(), value))

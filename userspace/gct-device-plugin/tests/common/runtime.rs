@@ -27,6 +27,11 @@ impl Node {
             &format!("cgroups/kubepods/c{n}/cgroup.events"),
             "populated 1\n",
         );
+        write(
+            &format!("bundles/{n}/config.json"),
+            r#"{"root":{"path":"rootfs"}}"#,
+        );
+        write(&format!("bundles/{n}/rootfs/etc/passwd"), "");
         self.hooks("createRuntime", n, devices)
     }
 
@@ -47,6 +52,7 @@ impl Node {
         let state = json!({
             "ociVersion": "1.1.0",
             "id": format!("c{n}"),
+            "bundle": self.folder.join(format!("bundles/{n}")),
             "pid": n,
             "annotations": {
                 "io.kubernetes.cri.sandbox-namespace": "default",

@@ -23,24 +23,31 @@ pub(super) fn is_here(user_mode: bool) -> bool {
 /// Checks that programs started here have the library. Nothing else limits them.
 pub(super) fn library(system: &System) -> Finding {
     const CHECK: &str = "library";
-    let preload = env::var("LD_PRELOAD").unwrap_or_default();
-    let named = preload
-        .split([':', ' '])
+    let mut preloads = env::var("LD_PRELOAD").unwrap_or_default();
+    // The hook of gct-device-plugin writes it.
+    let of_loader = fs::read_to_string(system.root.join("etc/ld.so.preload"));
+    preloads.push('\n');
+    preloads.push_str(&of_loader.unwrap_or_default());
+    let named = preloads
+        .split([':', ' ', '\t', '\n'])
         .find(|path| path.rsplit('/').next() == Some(LIBRARY));
     match named {
         Some(path) if system.root.join(path.trim_start_matches('/')).exists() => {
             Finding::ok(CHECK, format!("Programs have {path}."))
         }
-        Some(path) => Finding::ok(CHECK, format!("LD_PRELOAD names {path}, which is not here."))
+        Some(path) => Finding::ok(CHECK, format!("Programs should have {path}, which is not here."))
             .because(
                 Status::Problem,
                 "Mount it from the host; a runtime with CDI does: see kubernetes.md.",
             ),
-        None => Finding::ok(CHECK, "LD_PRELOAD does not name the library: programs have no limits.")
-            .because(
-                Status::Problem,
-                format!("Set LD_PRELOAD=/usr/lib/gctgroup/{LIBRARY} again: the image or a script has unset it."),
-            ),
+        None => Finding::ok(
+            CHECK,
+            "Neither /etc/ld.so.preload nor LD_PRELOAD names the library: programs have no limits.",
+        )
+        .because(
+            Status::Problem,
+            format!("Add /usr/lib/gctgroup/{LIBRARY} to /etc/ld.so.preload again: a script has removed it."),
+        ),
     }
 }
 

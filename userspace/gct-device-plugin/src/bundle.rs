@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reads a container's bundle, and has its loader load the preload library.
+//!
+//! The loader loads what `/etc/ld.so.preload` names into every program, whatever its environment
+//! is. The file is the container's: what the image has in it stays, and so does the `LD_PRELOAD` of
+//! image, pod and entrypoint. The hook writes before the container's first process runs, into the
+//! container's own layer.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+use rustix::fs::{
+    fchmod, fstat, mkdirat, openat, openat2, FileType, Mode, OFlags, ResolveFlags, CWD,
+};
+use rustix::io::Errno;
+use serde::Deserialize;
+
+/// The file whose libraries the loader loads into every program, below the root.
+const PRELOADS: &str = "etc/ld.so.preload";
+/// Its folder.
+const FOLDER: &str = "etc";
+/// Most bytes of the file.
+const PRELOADS_MAX: u64 = 64 << 10;
+
+/// What a runtime was asked for: the configuration in the container's bundle.
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    root: Root,
+    #[serde(default)]
+    mounts: Vec<Mount>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Root {
+    path: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Mount {
+    destination: PathBuf,
+}
+
+impl Config {
+    /// Reads the configuration in a bundle.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file, and of its text.
+    pub fn read(bundle: &Path) -> Result<Self> {
+        let path = bundle.join("config.json");
+        let read = || -> Result<Self> {
+            let mut config: Self = serde_json::from_slice(&fs::read(&path)?)?;
+            // It may be relative to the bundle.
+            config.root.path = bundle.join(config.root.path);
+            Ok(config)
+        };
+        read().with_context(|| format!("the container's {}", path.display()))
+    }
+
+    /// Adds a library to those that the container's loader loads into every program.
+    ///
+    /// # Errors
+    ///
+    /// Fails if something is mounted over the container's file, or it cannot be written. The
+    /// container must not start then: its programs would have no limits.
+    pub fn preload(&self, library: &str) -> Result<()> {
+        let file = Path::new("/").join(PRELOADS);
+        let over = self.mounts.iter().map(|mount| &mount.destination);
+        let mut over = over.filter(|over| over.parent().is_some() && file.starts_with(over));
+        if let Some(over) = over.next() {
+            bail!(
+                "the container mounts {}, but {library} is loaded by its own {}",
+                over.display(),
+                file.display()
+            );
+        }
+        add(&self.root.path, library).with_context(|| format!("the container's {}", file.display()))
+    }
+}
+
+/// Opens a path of a container. Its links lead nowhere but into the container.
+fn open_in(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let mode = match flags.contains(OFlags::CREATE) {
+        true => Mode::from_raw_mode(0o644),
+        false => Mode::empty(),
+    };
+    openat2(root, path, flags | OFlags::CLOEXEC, mode, within)
+}
+
+/// Adds a library to the file below a root, unless it is there already.
+fn add(root: &Path, library: &str) -> Result<()> {
+    let folder = OFlags::PATH | OFlags::DIRECTORY;
+    let root = openat(CWD, root, folder | OFlags::CLOEXEC, Mode::empty())?;
+    if open_in(&root, FOLDER, folder).err() == Some(Errno::NOENT) {
+        mkdirat(&root, FOLDER, Mode::from_raw_mode(0o755))?;
+    }
+    // A pipe would wait for its other end.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = open_in(&root, PRELOADS, flags)?;
+    let facts = fstat(&file)?;
+    ensure!(
+        FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile,
+        "it is no file"
+    );
+    // The loader of every user reads it. The mask of the runtime may be strict.
+    let mode = Mode::from_raw_mode(facts.st_mode & 0o7777);
+    let all = Mode::RUSR | Mode::RGRP | Mode::ROTH;
+    fchmod(&file, mode | all)?;
+    let mut file = fs::File::from(file);
+    let mut old = Vec::new();
+    (&file).take(PRELOADS_MAX + 1).read_to_end(&mut old)?;
+    ensure!(old.len() as u64 <= PRELOADS_MAX, "it is too long");
+    if names(&old, library.as_bytes()) {
+        return Ok(());
+    }
+    let end = match old.last() {
+        None | Some(b'\n') => "",
+        Some(_) => "\n",
+    };
+    file.seek(SeekFrom::End(0))?;
+    Ok(file.write_all(format!("{end}{library}\n").as_bytes())?)
+}
+
+/// Returns whether the text of a file names a library, as the loader reads it.
+fn names(text: &[u8], library: &[u8]) -> bool {
+    let lines = text.split(|byte| *byte == b'\n');
+    let mut words = lines.flat_map(|line| {
+        let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
+        line.split(|byte| b" \t:".contains(byte))
+    });
+    words.any(|word| word == library)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    use super::*;
+    use serde_json::{json, Value};
+
+    const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
+
+    /// A bundle, whose root is a folder in it.
+    struct Bundle(PathBuf);
+
+    impl Bundle {
+        fn new(test: &str) -> Self {
+            let name = format!("gct-plugin-bundle-{test}-{}", std::process::id());
+            let bundle = Self(std::env::temp_dir().join(name));
+            let _ = fs::remove_dir_all(&bundle.0);
+            fs::create_dir_all(bundle.0.join("rootfs/etc")).unwrap();
+            bundle
+        }
+
+        fn config(&self, mounts: &Value) -> Config {
+            let text = json!({ "root": { "path": "rootfs" }, "mounts": mounts }).to_string();
+            fs::write(self.0.join("config.json"), text).unwrap();
+            Config::read(&self.0).unwrap()
+        }
+
+        fn preload(&self) -> Result<()> {
+            self.config(&json!([{ "destination": "/proc" }]))
+                .preload(LIBRARY)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("rootfs").join(PRELOADS)
+        }
+
+        fn says(&self) -> String {
+            fs::read_to_string(self.file()).unwrap()
+        }
+    }
+
+    impl Drop for Bundle {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_library_is_named_once_for_every_user() {
+        let bundle = Bundle::new("once");
+        bundle.preload().unwrap();
+        bundle.preload().unwrap();
+        assert_eq!(bundle.says(), format!("{LIBRARY}\n"));
+        let mode = fs::metadata(bundle.file()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o644);
+    }
+
+    #[test]
+    fn what_the_image_preloads_stays() {
+        let bundle = Bundle::new("image");
+        let own = format!("/opt/own.so # not {LIBRARY}");
+        fs::write(bundle.file(), &own).unwrap();
+        fs::set_permissions(bundle.file(), fs::Permissions::from_mode(0o600)).unwrap();
+        bundle.preload().unwrap();
+        assert_eq!(bundle.says(), format!("{own}\n{LIBRARY}\n"));
+        let mode = fs::metadata(bundle.file()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o644);
+        let named = format!("/opt/own.so:{LIBRARY}");
+        fs::write(bundle.file(), &named).unwrap();
+        bundle.preload().unwrap();
+        assert_eq!(bundle.says(), named);
+    }
+
+    #[test]
+    fn an_image_without_etc_has_one_then() {
+        let bundle = Bundle::new("scratch");
+        fs::remove_dir(bundle.0.join("rootfs/etc")).unwrap();
+        bundle.preload().unwrap();
+        assert_eq!(bundle.says(), format!("{LIBRARY}\n"));
+    }
+
+    #[test]
+    fn links_do_not_lead_out_of_the_container() {
+        let bundle = Bundle::new("links");
+        let outside = bundle.0.join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("ld.so.preload"), "").unwrap();
+        for target in [outside.clone(), "../outside".into()] {
+            fs::remove_dir(bundle.0.join("rootfs/etc")).unwrap();
+            symlink(&target, bundle.0.join("rootfs/etc")).unwrap();
+            bundle.preload().unwrap_err();
+            fs::remove_file(bundle.0.join("rootfs/etc")).unwrap();
+            fs::create_dir(bundle.0.join("rootfs/etc")).unwrap();
+        }
+        symlink(outside.join("ld.so.preload"), bundle.file()).unwrap();
+        bundle.preload().unwrap_err();
+        fs::remove_file(bundle.file()).unwrap();
+        symlink("../../outside/ld.so.preload", bundle.file()).unwrap();
+        bundle.preload().unwrap_err();
+        assert_eq!(fs::read(outside.join("ld.so.preload")).unwrap(), b"");
+        // Within the container they are followed, as its loader does.
+        fs::remove_file(bundle.file()).unwrap();
+        symlink("/etc/real", bundle.file()).unwrap();
+        bundle.preload().unwrap();
+        let real = bundle.0.join("rootfs/etc/real");
+        assert_eq!(fs::read_to_string(real).unwrap(), format!("{LIBRARY}\n"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let bundle = Bundle::new("pipe");
+        rustix::fs::mknodat(CWD, bundle.file(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let error = bundle.preload().unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "the container's /etc/ld.so.preload: it is no file"
+        );
+    }
+
+    #[test]
+    fn a_mount_over_the_file_is_refused() {
+        let bundle = Bundle::new("mount");
+        for over in ["/etc/ld.so.preload", "/etc", "/etc/"] {
+            let config = bundle.config(&json!([{ "destination": over }]));
+            let error = config.preload(LIBRARY).unwrap_err().to_string();
+            assert!(error.starts_with("the container mounts /etc"), "{error}");
+        }
+        let config =
+            bundle.config(&json!([{ "destination": "/" }, { "destination": "/etc/hosts" }]));
+        config.preload(LIBRARY).unwrap();
+    }
+
+    #[test]
+    fn a_bundle_without_configuration_is_refused() {
+        let error = Config::read(Path::new("/nowhere")).unwrap_err();
+        let error = error.to_string();
+        assert_eq!(error, "the container's /nowhere/config.json");
+    }
+}
