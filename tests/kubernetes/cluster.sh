@@ -88,6 +88,9 @@ configure() {
 		printf 'Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef%s\n%s' \
 			$minor "Bus Location: 	 $bus"$'\n'"Device Minor: 	 $minor"$'\n' >"/run/gpus/$bus/information"
 	done
+	# A driver of which only a library exists: any does.
+	mkdir -p /run/driver/usr/lib64
+	cp /usr/lib/x86_64-linux-gnu/librt.so.1 /run/driver/usr/lib64/libcuda.so.550.54.14
 	mkdir -p /run/devices
 	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl nvidia-uvm; do mknod /run/devices/$node c 1 3; done
 }
@@ -171,6 +174,6 @@ start_gctd() {
 }
 
 start_plugin() {
-	start plugin gct-device-plugin serve --dir /run/gctgroup --devices /run/devices --interval 1 \
+	start plugin gct-device-plugin serve --dir /run/gctgroup --devices /run/devices --driver-root /run/driver --interval 1 \
 		--mps-control /gct/programs/nvidia-cuda-mps-control
 }

@@ -90,6 +90,22 @@ try "a file that cannot be written refuses the container" refuses '/etc/ld.so.pr
 try "so does a mount over it" refuses 'the container mounts /etc/ld.so.preload' plain \
 	"-v /dev/null:/etc/ld.so.preload"
 
+# sees ROOT OPTIONS COMMAND SAYS: what a command prints in a container.
+sees() {
+	is "$(in_image "$1" "$2" sh -c "$3")" "$4"
+}
+try "a container that asks NVIDIA's runtime for all GPUs does so no more" sees plain \
+	"-e NVIDIA_VISIBLE_DEVICES=all" 'echo $NVIDIA_VISIBLE_DEVICES' void
+try "it has its GPU's node alone" sees plain "" 'cd /dev; echo nvidia[0-9]' nvidia0
+try "it has libcuda where the loader searches" loads plain "" "env LD_PRELOAD=libcuda.so.1 cat" \
+	/usr/lib/x86_64-linux-gnu/libcuda.so.1
+try "and where that of Red Hat does" sees plain "" 'cd /usr/lib64; echo libcuda*' 'libcuda.so libcuda.so.1'
+try "another GPU's node refuses the container" refuses 'the container has /dev/nvidia1, of which it has no share' \
+	plain "--device /run/devices/nvidia1:/dev/nvidia1"
+in_podman run --rm --network none --cgroup-parent "/$CGROUP/podman" --device gctgroup.dev/spread=gpu1 \
+	--device gctgroup.dev/spread=gpu2 --rootfs /images/plain:O sh -c 'cd /dev; echo nvidia[0-9]' >/tmp/nodes
+try "shares of two GPUs have both nodes" is "$(cat /tmp/nodes)" "nvidia1 nvidia2"
+
 # Debian 11, if the setup could have it. It has the loader of musl, which is Alpine's.
 if [ -e /gct/older/bin/cat ]; then
 	mkdir /images/older

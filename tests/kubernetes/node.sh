@@ -216,6 +216,7 @@ until_true "its program has the preload library" loads tenant1 /usr/lib/gctgroup
 until_true "and the one that the pod preloads itself" loads tenant1 /usr/lib/own.so
 until_true "a pod has its GPU's node and not another's" in_pod tenant1 \
 	sh -c '[ -c /dev/nvidia0 ] && [ -c /dev/nvidiactl ] && [ ! -e /dev/nvidia1 ]'
+until_true "and the driver's library" in_pod tenant1 sh -c '[ -s /usr/lib/x86_64-linux-gnu/libcuda.so.1 ]'
 until_true "doctor finds in a pod what it needs" doctor_says tenant1 "Programs have /usr/lib/gctgroup/libgct_preload.so"
 until_true "a pod has no socket of administrators" in_pod tenant1 sh -c '[ ! -e /run/gctgroup/admin.sock ]'
 

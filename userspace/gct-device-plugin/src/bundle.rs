@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reads a container's bundle, and has its loader load the preload library.
+//! Reads a container's bundle, refuses GPUs that are not its own, and has its loader load the
+//! preload library.
 //!
 //! The loader loads what `/etc/ld.so.preload` names into every program, whatever its environment
 //! is. The file is the container's: what the image has in it stays, and so does the `LD_PRELOAD` of
@@ -19,10 +20,15 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::Deserialize;
 
+use crate::cdi::MINOR;
+
 /// The file whose libraries the loader loads into every program, below the root.
 const PRELOADS: &str = "etc/ld.so.preload";
 /// Its folder.
 const FOLDER: &str = "etc";
+/// The major number of NVIDIA's nodes, and the first minor number that is no GPU's.
+const NVIDIA: u32 = 195;
+const OTHERS: u32 = 254;
 /// Most bytes of the file.
 const PRELOADS_MAX: u64 = 64 << 10;
 
@@ -32,6 +38,50 @@ pub struct Config {
     root: Root,
     #[serde(default)]
     mounts: Vec<Mount>,
+    #[serde(default)]
+    hooks: Hooks,
+    #[serde(default)]
+    linux: Linux,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Hooks {
+    #[serde(default)]
+    create_runtime: Vec<Hook>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Hook {
+    #[serde(default)]
+    args: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Linux {
+    #[serde(default)]
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Device {
+    path: PathBuf,
+    #[serde(default)]
+    major: u32,
+    #[serde(default)]
+    minor: u32,
+}
+
+impl Device {
+    /// Returns the number of the GPU whose node it is.
+    fn gpu(&self) -> Option<u32> {
+        let name = self.path.file_name()?.to_str()?;
+        let named = name
+            .strip_prefix("nvidia")
+            .and_then(|number| number.parse().ok());
+        // It may have another name.
+        named.or((self.major == NVIDIA && self.minor < OTHERS).then_some(self.minor))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,6 +109,29 @@ impl Config {
             Ok(config)
         };
         read().with_context(|| format!("the container's {}", path.display()))
+    }
+
+    /// Checks that the container has no node of a GPU but those of its shares. Each share has a
+    /// hook of this program with the number of its node.
+    ///
+    /// # Errors
+    ///
+    /// Then it must not start: on the others it would have no limit.
+    pub fn check_gpus(&self) -> Result<()> {
+        let args = self.hooks.create_runtime.iter().flat_map(|hook| &hook.args);
+        let own: Vec<u32> = args
+            .filter_map(|arg| arg.strip_prefix(MINOR)?.parse().ok())
+            .collect();
+        let mut devices = self.linux.devices.iter();
+        let other = devices.find(|device| device.gpu().is_some_and(|gpu| !own.contains(&gpu)));
+        match other {
+            None => Ok(()),
+            Some(other) => bail!(
+                "the container has {}, of which it has no share: it is privileged, or asks for GPUs \
+                 in another way as well",
+                other.path.display()
+            ),
+        }
     }
 
     /// Adds a library to those that the container's loader loads into every program.
@@ -266,6 +339,37 @@ mod tests {
         let config =
             bundle.config(&json!([{ "destination": "/" }, { "destination": "/etc/hosts" }]));
         config.preload(LIBRARY).unwrap();
+    }
+
+    #[test]
+    fn a_container_has_the_nodes_of_its_shares_and_no_other() {
+        let check = |devices: Value| {
+            let hooks =
+                ["--minor=0", "--minor=3"].map(|minor| json!({ "args": ["x", "bind", minor] }));
+            let config: Config = serde_json::from_value(json!({
+                "root": { "path": "rootfs" },
+                "hooks": { "createRuntime": hooks },
+                "linux": { "devices": devices },
+            }))
+            .unwrap();
+            config.check_gpus()
+        };
+        let node = |path: &str, minor: u32| json!({ "path": path, "type": "c", "major": NVIDIA, "minor": minor });
+        let own = [
+            node("/dev/nvidia0", 0),
+            node("/dev/nvidia3", 3),
+            node("/dev/nvidiactl", 255),
+        ];
+        check(own.to_vec().into()).unwrap();
+        for (path, minor) in [("/dev/nvidia1", 1), ("/dev/gpu", 2)] {
+            let devices = [&own[..], &[node(path, minor)]].concat();
+            let error = check(devices.into()).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("the container has {path}, of")),
+                "{error}"
+            );
+        }
+        check(json!([{ "path": "/dev/null", "type": "c", "major": 1, "minor": 3 }])).unwrap();
     }
 
     #[test]

@@ -20,6 +20,7 @@ use gct_client::KERNEL_CONTAINER;
 use gctd_ipc::paths::{SocketPaths, SOCKET_VARIABLE};
 use serde_json::{json, Value};
 
+use crate::driver::{self, Driver};
 use crate::gpus::{self, Gpu};
 use crate::mps::Control;
 use crate::place::Places;
@@ -33,8 +34,16 @@ const CLAIM_KIND: &str = "gctgroup.dev/claim";
 const CLAIM_PREFIX: &str = "claim_";
 /// Nodes that a program of CUDA opens beside its GPU's.
 const SHARED_NODES: [&str; 3] = ["nvidiactl", gpus::UVM, "nvidia-uvm-tools"];
+/// The hook's option with the number of the GPU's node.
+pub const MINOR: &str = "--minor=";
 /// Most seconds that a hook may take. A write of the tree waits 20 s at most.
 const HOOK_TIMEOUT: u32 = 60;
+
+/// Says to NVIDIA's runtime that it has nothing to add. CUDA's images say `all`, by which it would
+/// add all GPUs. A container with shares of several GPUs needs no other value.
+const NOTHING_ELSE: &str = "NVIDIA_VISIBLE_DEVICES=void";
+/// Options of what a container may only read.
+const READ_ONLY: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 
 /// Where a container has its GPU's MPS daemon.
 const MPS_FOLDER: &str = "/run/gctgroup/mps";
@@ -55,6 +64,8 @@ pub struct Host {
     pub hook: PathBuf,
     /// The preload library on the host, in the user mode.
     pub library: Option<PathBuf>,
+    /// The driver's files.
+    pub driver: Driver,
     /// What the hooks are told.
     pub places: Places,
     /// The MPS daemons.
@@ -221,20 +232,21 @@ impl Host {
             .iter()
             .filter_map(|name| self.node(name))
             .collect();
-        let mut edits = json!({ "deviceNodes": nodes });
+        let (mut env, mut mounts) = self.driver_edits();
         match self.user_mode() {
             Some((library, folder)) => {
-                let options = ["ro", "nosuid", "nodev", "bind"];
-                edits["env"] = json!([format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock")]);
-                edits["mounts"] = json!([
-                    mount(library, LIBRARY, &options),
-                    mount(&folder, SOCKET_FOLDER, &options),
-                ]);
+                env.push(format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock"));
+                mounts.push(mount(library, LIBRARY, &READ_ONLY));
+                mounts.push(mount(&folder, SOCKET_FOLDER, &READ_ONLY));
             }
             None => {
                 let (variable, mode) = KERNEL_CONTAINER;
-                edits["env"] = json!([format!("{variable}={mode}")]);
+                env.push(format!("{variable}={mode}"));
             }
+        }
+        let mut edits = json!({ "deviceNodes": nodes, "env": env });
+        if !mounts.is_empty() {
+            edits["mounts"] = mounts.into();
         }
         json!({
             "cdiVersion": VERSION,
@@ -242,6 +254,18 @@ impl Host {
             "devices": devices,
             "containerEdits": edits,
         })
+    }
+
+    /// Returns the environment and the mounts that give a container the driver's libraries, and
+    /// keep NVIDIA's runtime from adding anything.
+    fn driver_edits(&self) -> (Vec<String>, Vec<Value>) {
+        let mut env = vec![NOTHING_ELSE.to_owned()];
+        let files = self.driver.files();
+        if !files.is_empty() {
+            env.push(format!("TRITON_LIBCUDA_PATH={}", driver::IN_CONTAINER[0]));
+        }
+        let mount = |file: &driver::File| json!({ "hostPath": file.host, "containerPath": file.container, "options": READ_ONLY });
+        (env, files.iter().map(mount).collect())
     }
 
     /// Returns the GPU's nodes, and the hooks. `arguments` are those of the hook that makes the
@@ -346,7 +370,8 @@ fn share_arguments(profile: &str, gpu: &Gpu, limits: &[Limit]) -> Vec<String> {
         format!("--profile={profile}"),
         format!("--gpu={}", gpu.index),
     ];
-    head.into_iter().chain(limits).collect()
+    let minor = gpu.minor.map(|minor| format!("{MINOR}{minor}"));
+    head.into_iter().chain(minor).chain(limits).collect()
 }
 
 #[cfg(test)]

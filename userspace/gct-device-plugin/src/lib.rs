@@ -20,6 +20,7 @@ pub mod cdi;
 pub mod cgroup;
 pub mod container;
 pub mod dra;
+pub mod driver;
 pub mod gpus;
 pub mod groups;
 pub mod inventory;

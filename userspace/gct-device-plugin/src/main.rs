@@ -13,9 +13,10 @@ use clap::{Args, Parser, Subcommand};
 use gct_device_plugin::cdi::Host;
 use gct_device_plugin::container::State;
 use gct_device_plugin::dra::client::{Server, ServerOptions};
-use gct_device_plugin::dra::plugin::Driver;
+use gct_device_plugin::dra::plugin::Driver as ClaimsDriver;
 use gct_device_plugin::dra::publish::Publisher;
 use gct_device_plugin::dra::DRIVER;
+use gct_device_plugin::driver::Driver;
 use gct_device_plugin::gpus::Gpu;
 use gct_device_plugin::keeper::Keeper;
 use gct_device_plugin::mps::Control;
@@ -74,6 +75,14 @@ struct Serve {
     #[arg(long, value_name = "DIR", default_value = "/dev")]
     devices: PathBuf,
 
+    /// The root file system on the host with the driver's libraries.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    driver_root: PathBuf,
+
+    /// Where this program sees that. Default: the same.
+    #[arg(long, value_name = "DIR")]
+    driver_seen: Option<PathBuf>,
+
     /// The program that the runtime executes as hook. Default: this one.
     #[arg(long, value_name = "PATH")]
     hook: Option<PathBuf>,
@@ -119,6 +128,10 @@ struct Bind {
     /// The GPU's index.
     #[arg(long, value_name = "INDEX")]
     gpu: u32,
+
+    /// The number of the GPU's node. The container may have no other GPU's.
+    #[arg(long, value_name = "NUMBER")]
+    minor: Option<u32>,
 
     /// The container is a client of the GPU's MPS daemon.
     #[arg(long)]
@@ -183,8 +196,15 @@ fn bind(options: &Bind) -> Result<()> {
         claim: options.claim.clone(),
     };
     let state = state()?;
-    if options.places.dir.is_some() {
-        bundle::Config::read(&state.bundle)?.preload(cdi::LIBRARY)?;
+    let user_mode = options.places.dir.is_some();
+    if user_mode || options.minor.is_some() {
+        let config = bundle::Config::read(&state.bundle)?;
+        if options.minor.is_some() {
+            config.check_gpus()?;
+        }
+        if user_mode {
+            config.preload(cdi::LIBRARY)?;
+        }
     }
     groups::bind(&options.places, &state, options.gpu, &share)
 }
@@ -213,6 +233,7 @@ fn host(options: &Serve) -> Result<Host> {
         devices: options.devices.clone(),
         hook: options.hook.clone().unwrap_or(own),
         library,
+        driver: driver(options),
         places: options.places.clone(),
         mps: Arc::new(Control {
             program: options.mps_control.clone(),
@@ -222,11 +243,26 @@ fn host(options: &Serve) -> Result<Host> {
     })
 }
 
+fn driver(options: &Serve) -> Driver {
+    let root = options.driver_root.clone();
+    Driver {
+        seen: options.driver_seen.clone().unwrap_or(root.clone()),
+        version: options.places.proc.join("driver/nvidia/version"),
+        root,
+    }
+}
+
 /// Serves until SIGTERM or SIGINT. Groups stay: their containers run on.
 async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
     let others = host.remove_others(&config);
     for purpose in others.with_context(|| format!("{}", host.specs.display()))? {
         eprintln!("gct-device-plugin: removed the CDI spec of {purpose}");
+    }
+    if host.driver.files().is_empty() {
+        eprintln!(
+            "gct-device-plugin: no libcuda of the loaded driver is below {}: containers get none",
+            host.driver.seen.display()
+        );
     }
     let tenants = Arc::default();
     let mut registrations = JoinSet::new();
@@ -246,7 +282,7 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
     }
     let (sender, gpus) = watch::channel(Vec::new());
     let drivers = match &config.claims {
-        Some(_) => Some(driver(&options, &host, gpus)?),
+        Some(_) => Some(claims_driver(&options, &host, gpus)?),
         None => None,
     };
     let claims = config.claims.map(|claims| (claims, sender));
@@ -282,17 +318,17 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
 }
 
 /// Returns the driver of claims, and what publishes their GPUs.
-fn driver(
+fn claims_driver(
     options: &Serve,
     host: &Arc<Host>,
     gpus: watch::Receiver<Vec<Gpu>>,
-) -> Result<(Driver, Publisher)> {
+) -> Result<(ClaimsDriver, Publisher)> {
     let own = || std::env::var("NODE_NAME").ok();
     let node = options.node.clone().or_else(own);
     let node = node.context("For [dra], name this node with --node or NODE_NAME")?;
     let server = Server::new(&options.server)?;
     let bell = Arc::new(Notify::new());
-    let driver = Driver {
+    let driver = ClaimsDriver {
         host: Arc::clone(host),
         server: server.clone(),
         node: node.clone(),

@@ -17,6 +17,11 @@ fn host(test: &str, dir: Option<&str>) -> Host {
         devices,
         hook: "/opt/plugin".into(),
         library: dir.map(|_| "/opt/lib.so".into()),
+        driver: Driver {
+            root: "/".into(),
+            seen: directory.join("host"),
+            version: directory.join("version"),
+        },
         places: Places {
             root: "/tree".into(),
             dir: dir.map(Into::into),
@@ -63,7 +68,7 @@ fn the_kernel_mode_gives_nodes_hooks_and_its_name() {
     let nodes = |name: &str| json!([{ "path": format!("/dev/{name}"), "hostPath": host.devices.join(name) }]);
     assert_eq!(
         spec["containerEdits"],
-        json!({ "deviceNodes": nodes("nvidiactl"), "env": ["GCTGROUP_MODE=kernel"] })
+        json!({ "deviceNodes": nodes("nvidiactl"), "env": ["NVIDIA_VISIBLE_DEVICES=void", "GCTGROUP_MODE=kernel"] })
     );
     let device = &spec["devices"][0];
     assert_eq!(device["name"], "gpu0");
@@ -79,7 +84,7 @@ fn the_kernel_mode_gives_nodes_hooks_and_its_name() {
     assert_eq!(
         args.join(" "),
         "plugin bind --root /tree --state /state --proc /proc --cgroups /sys/fs/cgroup \
-         --profile=small --gpu=0 --limit=gmem.limit=1073741824"
+         --profile=small --gpu=0 --minor=0 --limit=gmem.limit=1073741824"
     );
     assert_eq!(
         (&hooks[1]["hookName"], &hooks[1]["args"][1]),
@@ -117,7 +122,10 @@ fn the_user_mode_gives_library_and_socket() {
     let spec = written(&host("user", Some("/run/gctgroup")));
     let edits = &spec["containerEdits"];
     // The pod's LD_PRELOAD stays.
-    let env = json!(["GCTGROUP_SOCKET=/run/gctgroup/tenants/gctd.sock"]);
+    let env = json!([
+        "NVIDIA_VISIBLE_DEVICES=void",
+        "GCTGROUP_SOCKET=/run/gctgroup/tenants/gctd.sock",
+    ]);
     assert_eq!(edits["env"], env);
     let from: Vec<&Value> = edits["mounts"]
         .as_array()
@@ -126,4 +134,24 @@ fn the_user_mode_gives_library_and_socket() {
         .map(|mount| &mount["hostPath"])
         .collect();
     assert_eq!(from, ["/opt/lib.so", "/run/gctgroup/tenants"]);
+}
+
+#[test]
+fn a_container_has_the_drivers_libraries() {
+    let host = host("driver", None);
+    let folder = host.driver.seen.join("usr/lib64");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("libcuda.so.550.54.14"), "").unwrap();
+    let edits = &written(&host)["containerEdits"];
+    let env = edits["env"].as_array().unwrap();
+    assert!(env.contains(&json!("TRITON_LIBCUDA_PATH=/usr/lib/x86_64-linux-gnu")));
+    let mounts = edits["mounts"].as_array().unwrap();
+    for folder in ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"] {
+        let mount = json!({
+            "hostPath": "/usr/lib64/libcuda.so.550.54.14",
+            "containerPath": format!("{folder}/libcuda.so.1"),
+            "options": READ_ONLY,
+        });
+        assert!(mounts.contains(&mount), "{mounts:?}");
+    }
 }
