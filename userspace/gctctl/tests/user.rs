@@ -239,6 +239,14 @@ fn a_program_runs_in_its_group_with_its_exit_status() {
     let ran = bed.run(&["--group", "web"], &members);
     let (member, own) = ran.exits(0).split_once('\n').unwrap();
     assert_eq!(own.trim_end(), member);
+    // What its caller preloads stays, behind the library.
+    let preloads = format!(
+        "LD_PRELOAD=/nowhere.so {} --dir {} run --preload /dev/null -- sh -c 'echo $LD_PRELOAD'",
+        env!("CARGO_BIN_EXE_gctctl"),
+        bed.0.directory.display()
+    );
+    let ran = bed.run(&["--group", "web"], &preloads);
+    assert_eq!(ran.exits(0), "/dev/null:/nowhere.so\n");
     // A signal that kills the program is the status of gctctl.
     assert_eq!(bed.run(&[], "kill -9 $$").code, None);
     bed.run(&["--quota", "5"], "true")
