@@ -93,6 +93,49 @@ features! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeatureSet(u32);
 
+/// What a backend must see of a process for a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// Its allocations of memory.
+    Memory,
+    /// Its channels and channel groups, to which it sends controls, and their errors.
+    Channels,
+    /// Its launches and copies: a backend must come between the program and its rings.
+    Launches,
+}
+
+impl Feature {
+    /// Returns what a backend must see for the feature.
+    pub const fn sees(self) -> Sees {
+        match self {
+            Self::GmemCharge
+            | Self::GmemLimit
+            | Self::GmemUvm
+            | Self::GmemEvict
+            | Self::GmemPageable
+            | Self::GmemTables
+            | Self::HmemCharge
+            | Self::HmemLimit => Sees::Memory,
+            Self::Timeslice | Self::Freeze | Self::Faults => Sees::Channels,
+            // Memory of those who rest gives way first: they have no work.
+            Self::GmemLow
+            | Self::Priority
+            | Self::Weight
+            | Self::Bandwidth
+            | Self::Usage
+            | Self::TpcQuota
+            | Self::TpcMask
+            | Self::TpcSteal
+            | Self::AtomDuration
+            | Self::SlipTpc
+            | Self::SlipPower
+            | Self::SloP99
+            | Self::ChannelOwned
+            | Self::ChannelStrict => Sees::Launches,
+        }
+    }
+}
+
 impl FeatureSet {
     /// The empty set: objects are observed only.
     pub const NONE: Self = Self(0);
@@ -128,6 +171,14 @@ impl FeatureSet {
         Self(self.0 & !tpcs.0)
     }
 
+    /// Returns the set without the features that need launches to be seen.
+    #[must_use]
+    pub fn without_launches(self) -> Self {
+        let launches = |feature: &&Feature| feature.sees() == Sees::Launches;
+        let launches = Feature::ALL.iter().filter(launches);
+        launches.fold(self, |set, feature| set.without(*feature))
+    }
+
     /// Returns the set of every feature.
     pub fn all() -> Self {
         Feature::ALL
@@ -154,6 +205,21 @@ impl FeatureSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_launches_memory_and_controls_stay() {
+        let left = FeatureSet::all().without_launches();
+        for feature in Feature::ALL {
+            let stays = feature.sees() != Sees::Launches;
+            assert_eq!(left.has(*feature), stays, "{}", feature.word());
+        }
+        for feature in [Feature::GmemLimit, Feature::Timeslice, Feature::Freeze] {
+            assert!(left.has(feature), "{}", feature.word());
+        }
+        for feature in [Feature::TpcMask, Feature::Weight, Feature::Usage] {
+            assert!(!left.has(feature), "{}", feature.word());
+        }
+    }
 
     #[test]
     fn each_feature_has_a_bit_of_its_own() {

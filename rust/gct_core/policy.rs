@@ -10,6 +10,7 @@
 //! | [`balance`] | how much memory an owner may have while others need some |
 //! | [`clock`] | at which clock the GPU runs within the slips of its processes |
 //! | [`doorbell`] | whether doorbells fault while no processor is spare |
+//! | [`native`] | whether the channels of a process stay native in the user-space mode |
 //! | [`pace`] | how many atoms a launch is split into, and whether the next one is released |
 //! | [`patience`] | when a wait ends although nothing has happened |
 //! | [`pauses`] | when channels are off the GPU whose submissions nobody sees |
@@ -34,6 +35,7 @@ pub mod arrivals;
 pub mod balance;
 pub mod clock;
 pub mod doorbell;
+pub mod native;
 pub mod pace;
 pub mod patience;
 pub mod pauses;

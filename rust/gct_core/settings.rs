@@ -3,6 +3,8 @@
 //! The limits of one owner on one GPU.
 
 use crate::error::Error;
+use crate::features::Sees;
+use crate::iface::files::FILES;
 use crate::iface::value::{Bandwidth, Value};
 use crate::iface::File;
 use crate::mask::TpcMask;
@@ -229,6 +231,34 @@ impl Settings {
         of_time || of_tpcs || self.atom.is_some() || self.strict
     }
 
+    /// Returns whether a limit was written that holds only where launches and copies are seen. A
+    /// default counts if it was written: whoever wrote it may change it while programs run. So does
+    /// what goals of others add.
+    pub fn needs_launches(&self) -> bool {
+        let written = Self {
+            yields: false,
+            ..*self
+        };
+        written.without(Sees::Memory).without(Sees::Channels) != Self::DEFAULT
+    }
+
+    /// Returns whether a limit on memory is set.
+    pub fn limits_memory(&self) -> bool {
+        self.without(Sees::Memory) != *self
+    }
+
+    /// Returns the settings with the default of each file for which a backend must see `what`.
+    fn without(mut self, what: Sees) -> Self {
+        for entry in FILES {
+            let sees_it = entry.feature.is_some_and(|feature| feature.sees() == what);
+            if let Some(default) = Self::DEFAULT.get(entry.file).filter(|_| sees_it) {
+                // Cannot fail: a default has its file's type.
+                let _ = self.set(entry.file, default);
+            }
+        }
+        self
+    }
+
     /// Combines a process's own settings with its group's: of each pair the tighter one.
     ///
     /// If two masks have no common TPC, the group's counts: a launch must run somewhere, and the
@@ -318,6 +348,56 @@ mod tests {
             }
         }
         assert_eq!(settable, 18);
+    }
+
+    /// Checks each file of the table, set to something else than its default.
+    #[test]
+    fn only_limits_on_launches_need_launches() {
+        let values = [
+            "1", "0", "5", "2ms", "20 1000", "3-4", "1000000", "100000", "max", "50us",
+        ];
+        let mut found = [0; 3];
+        for entry in files::of(Place::Pool) {
+            let Some(default) = Settings::DEFAULT.get(entry.file) else {
+                continue;
+            };
+            let parsed = values.iter().filter_map(|text| {
+                let value = parse::value(entry.format, text.as_bytes());
+                value.ok().filter(|value| *value != default)
+            });
+            let mut parsed = parsed.peekable();
+            assert!(parsed.peek().is_some(), "{}", entry.name);
+            let sees = entry.feature.unwrap().sees();
+            found[sees as usize] += 1;
+            for value in parsed {
+                let mut settings = Settings::DEFAULT;
+                settings.set(entry.file, value).unwrap();
+                let name = entry.name;
+                assert_eq!(settings.needs_launches(), sees == Sees::Launches, "{name}");
+                assert_eq!(settings.limits_memory(), sees == Sees::Memory, "{name}");
+            }
+        }
+        assert_eq!(found, [3, 2, 13], "memory, channels, launches");
+        assert!(!Settings::DEFAULT.needs_launches() && !Settings::DEFAULT.limits_memory());
+    }
+
+    #[test]
+    fn a_default_that_was_written_needs_launches() {
+        let mut settings = Settings::DEFAULT;
+        settings
+            .set(File::ComputeWeight, Value::Weight(Weight::DEFAULT))
+            .unwrap();
+        assert!(settings.needs_launches() && !settings.limits_memory());
+        let pressed = Settings {
+            pressed: true,
+            ..Settings::DEFAULT
+        };
+        let yields = Settings {
+            yields: true,
+            timeslice: Some(Us(100)),
+            ..Settings::DEFAULT
+        };
+        assert!(pressed.needs_launches() && !yields.needs_launches());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::lane::standing::Standing;
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
+use crate::policy::native::{self, Native};
 use crate::policy::share::{DutyCycle, Level, Share};
 use crate::records::Pool;
 use crate::settings::Settings;
@@ -262,6 +263,15 @@ impl State<'_> {
                 own: Level::default(),
             },
         }
+    }
+
+    /// Returns why the channels of a process stay native on a GPU of the user-space mode, or `None`
+    /// if the library manages them. O(owners on GPUs) for a process with a limit on memory.
+    pub fn native(&self, proc: ProcKey, gpu: GpuId) -> Option<Native> {
+        let features = self.gpus.get(&gpu)?.features;
+        let here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
+        let all = here.map(|(_, pool)| pool.settings);
+        native::native(features, &self.unpressed(Owner::Proc(proc), gpu), all)
     }
 
     /// Returns the limits of one owner on a GPU as they were written, or `None` without a pool.
