@@ -50,6 +50,7 @@ pub mod tables;
 pub mod text;
 pub mod topology;
 pub mod units;
+pub mod unmanaged;
 
 #[cfg(test)]
 mod testing;

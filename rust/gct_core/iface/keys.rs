@@ -370,6 +370,12 @@ pub const KEYS: &[Key] = &[
         source: Source::Answers,
         doc: "Processes of the owner that its time slice or freeze does not bind: they have not answered yet, or the resource manager refused them.",
     },
+    Key {
+        file: File::ComputeStat,
+        key: "unmanaged",
+        source: Source::Answers,
+        doc: "Channels of the owner's living processes that the library has not managed, on any GPU: limits on launches do not bind them. Each reason that occurred has a line `unmanaged.REASON` (user-mode.md).",
+    },
     key(
         File::ComputeEvents,
         "narrowed",

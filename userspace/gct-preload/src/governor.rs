@@ -6,7 +6,7 @@ use crate::limits::LaunchLimits;
 use crate::memory::Heap;
 use crate::neighbours::GpuPeers;
 use crate::stats::STATS;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use gct_core::lane::governor::{KERNELS_MAX, NODES_MAX};
 use gct_core::lane::work::{LAUNCHES_MAX, WORDS_MAX};
 use gct_core::policy::clock::kernels;
@@ -60,9 +60,9 @@ pub(crate) fn report(governor: &Governor) {
     page.set_clock_sums(&governor.clock_sums());
     page.set_open_request(governor.open_request());
     page.set_effective(governor.effective().map(|granted| *granted.words()));
-    let set = |counter: &AtomicU64, value: &AtomicU64| {
-        counter.store(value.load(Ordering::Relaxed), Ordering::Relaxed);
-    };
-    set(&page.counters.unmanaged, &STATS.unmanaged);
-    set(&page.counters.unreadable, &STATS.unreadable);
+    page.set_unmanaged(STATS.unmanaged());
+    let unreadable = STATS.unreadable.load(Ordering::Relaxed);
+    page.counters
+        .unreadable
+        .store(unreadable, Ordering::Relaxed);
 }

@@ -52,7 +52,6 @@ mod store;
 mod sys;
 #[cfg(test)]
 mod tests;
-mod unmanaged;
 mod unwind;
 mod worker;
 

@@ -13,13 +13,13 @@ use crate::rm::{self, Effect, Made, Object};
 use crate::shadow::{touches, Shadow};
 use crate::stats::STATS;
 use crate::sys;
-use crate::unmanaged::Reason;
 use core::cell::Cell;
 use core::sync::atomic::AtomicU32;
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::work::Round;
 use gct_core::rmapi::channel::{ChannelParams, Mapping as Announcement};
 use gct_core::units::Ns;
+use gct_core::unmanaged::Reason;
 
 /// A mapping of RM memory in this process.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 //! Counts events of this process, under the names of `compute.stat`.
 
 use crate::locks::First;
-use crate::unmanaged::Reason;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::unmanaged::Reason;
 
 /// Monotonic counters, accessed relaxed.
 #[derive(Debug)]
@@ -52,6 +52,13 @@ impl Stats {
         for (of, count) in Reason::ALL.iter().zip(&self.reasons) {
             count.fetch_add(u64::from(*of == reason), Ordering::Relaxed);
         }
+    }
+
+    /// Returns how many channels are left alone, by reason.
+    pub(crate) fn unmanaged(&self) -> impl Iterator<Item = u64> + '_ {
+        self.reasons
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Returns the counters as `KEY VALUE` lines, as in `compute.stat`. Reasons that never occurred
@@ -114,7 +121,7 @@ mod tests {
             let line = format!("\nunmanaged.{} {times}\n", reason.name());
             assert!(text.contains(&line), "{line}: {text}");
         }
-        assert!(text.contains("\nunmanaged 45\n"), "{text}");
+        assert!(text.contains("\nunmanaged 78\n"), "{text}");
         assert_eq!(text.matches("unmanaged").count(), 1 + Reason::ALL.len());
     }
 }

@@ -18,6 +18,7 @@ use gct_core::policy::clock::kernels::Sums;
 use gct_core::policy::slo::histogram::{self, Histogram, BUCKETS};
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::units::{Ns, Us};
+use gct_core::unmanaged::Reason as Unmanaged;
 pub use limits::Limits;
 use limits::LIMIT_WORDS;
 use rustix::thread::futex;
@@ -36,6 +37,10 @@ const _: () = assert!(Reason::COUNT <= REASONS_MAX);
 /// Most reasons to hold work back that the page has room for.
 const HOLDS_MAX: usize = 8;
 const _: () = assert!(Hold::COUNT <= HOLDS_MAX);
+
+/// Most reasons not to manage a channel that the page has room for.
+const UNMANAGED_MAX: usize = 32;
+const _: () = assert!(Unmanaged::COUNT <= UNMANAGED_MAX);
 
 /// A counter that only its process writes.
 pub type Counter = AtomicU64;
@@ -71,8 +76,8 @@ pub struct ProcessCounters {
     pub stalled: Counter,
     /// Launches and segments that stayed as they were for lack of room.
     pub crowded: Counter,
-    /// Channels that are not managed because the library could not interpret them.
-    pub unmanaged: Counter,
+    /// Channels that the library has not managed, on any GPU.
+    unmanaged: Counter,
     /// Segments that could not be read.
     pub unreadable: Counter,
     /// Channel groups that the GPU ended because of an error, and the Xid of the last.
@@ -99,6 +104,8 @@ pub struct ProcessCounters {
     clock_fresh: Counter,
     /// When the request began that has work now, on the monotonic clock; 0 if none has.
     open_request: AtomicU64,
+    /// The channels of `unmanaged`, by reason.
+    unmanaged_by: [Counter; UNMANAGED_MAX],
 }
 
 /// The page. A new page is all zero: no limits, nothing counted.
@@ -311,6 +318,27 @@ impl Page {
     pub fn faults(&self) -> (u64, u32) {
         let count = self.counters.faults.load(Ordering::Acquire);
         (count, self.counters.last_xid.load(Ordering::Relaxed))
+    }
+
+    /// Publishes, in the process, how many channels it has not managed, by reason.
+    pub fn set_unmanaged(&self, counts: impl Iterator<Item = u64>) {
+        let mut all = 0;
+        for (counter, count) in self.counters.unmanaged_by.iter().zip(counts) {
+            counter.store(count, Ordering::Relaxed);
+            all += count;
+        }
+        self.counters.unmanaged.store(all, Ordering::Relaxed);
+    }
+
+    /// Returns how many channels the process says it has not managed, by reason.
+    pub fn unmanaged(&self) -> impl Iterator<Item = u64> + '_ {
+        let counters = self.counters.unmanaged_by.iter().take(Unmanaged::COUNT);
+        counters.map(|counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether there is any. A library that gives no reasons counts them, too.
+    pub fn has_unmanaged(&self) -> bool {
+        self.counters.unmanaged.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the counted launches.

@@ -11,6 +11,7 @@ use gct_core::policy::clock::{Demand, Seen};
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::state::State;
 use gct_core::units::Ns;
+use gct_core::unmanaged::Reason;
 use gctd_ipc::board::{Board, BoardWriter, Pulse, Slot, SlotIndex};
 use gctd_ipc::page::{Limits, Page};
 use gctd_ipc::shared::{SealedFd, Shared, SharedFd};
@@ -18,7 +19,9 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
 use seats::Holder;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+
+/// Channels that are not managed, by reason.
+pub(crate) type Counts = [u64; Reason::COUNT];
 
 /// The number of a connection.
 pub(crate) type ConnectionId = u64;
@@ -324,7 +327,7 @@ impl Tenants {
             };
             let before = core::mem::replace(&mut tenant.measured, now);
             tenant.demand.look(&now.since(&before), mixed);
-            let unmanaged = tenant.page.counters.unmanaged.load(Ordering::Relaxed) > 0;
+            let unmanaged = tenant.page.has_unmanaged();
             found(tenant.proc, &tenant.demand, unmanaged);
         }
     }
@@ -421,6 +424,17 @@ impl Tenants {
         let owned = self.owned(state, owner, gpu);
         let unbound = owned.filter(|tenant| tenant.answer != Answer::Applied);
         u32::try_from(unbound.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns how many channels of an owner's processes on a GPU are not managed, by reason.
+    pub(crate) fn unmanaged(&self, state: &State<'_>, owner: Owner, gpu: GpuId) -> Counts {
+        let mut counts = [0u64; Reason::COUNT];
+        for tenant in self.owned(state, owner, gpu) {
+            for (all, more) in counts.iter_mut().zip(tenant.page.unmanaged()) {
+                *all = all.saturating_add(more);
+            }
+        }
+        counts
     }
 
     /// Returns how many launches, atoms and entries of an owner on a GPU are in flight or held

@@ -289,9 +289,9 @@ fn who_tolerates_no_lower_clock_has_the_highest_one() {
     daemon.has_contexts(&[std::process::id()]);
     until(|| last(&daemon) == low);
     // Channels that the library does not manage, such as those of Vulkan.
-    gpu.page.counters.unmanaged.store(1, Ordering::Relaxed);
+    gpu.page.set_unmanaged([1].into_iter());
     until(|| last(&daemon) == "reset");
-    gpu.page.counters.unmanaged.store(0, Ordering::Relaxed);
+    gpu.page.set_unmanaged([0].into_iter());
     until(|| last(&daemon) == low);
     client.write("web/0/slip.power", "0").unwrap();
     until(|| last(&daemon) == "reset");

@@ -13,6 +13,7 @@ use gct_core::rmapi::escape;
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Weight};
+use gct_core::unmanaged::Reason as Unmanaged;
 use gctd::testing::{alloc, Daemon, TPCS};
 use gctd_ipc::message::Ioctl;
 use gctd_ipc::page::Limits;
@@ -247,12 +248,19 @@ fn counters_stay_with_the_group() {
     (counters.launches, counters.masked) = (7, 6);
     counters.keep(Reason::Queue);
     gpu.page.set_counters(&counters);
+    let unmanaged = |reason: &Unmanaged| match reason {
+        Unmanaged::UnusualLayout => 3,
+        Unmanaged::MemoryOnly => 2,
+        _ => 0,
+    };
+    gpu.page.set_unmanaged(Unmanaged::ALL.iter().map(unmanaged));
     gpu.page.set_effective(Some([3, 0, 0, 0]));
     let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npredicted 0\nmispredicted 0\n\
                     crowded 0\npassed 1\npassed.queue 1\n\
                     slip_narrowed 0\nslip_refused 0\nslip_saved_usec 0\n\
                     usage_usec 0\nusage_tpc_usec 0\npending 0\nwaited_usec 0\nheld_usec 0\n\
-                    slice 0\nround 0\nunbound 0\n";
+                    slice 0\nround 0\nunbound 0\nunmanaged 5\n\
+                    unmanaged.unusual_layout 3\nunmanaged.memory_only 2\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {
         let text = client.read(&path).unwrap();
         assert_eq!(
@@ -265,7 +273,8 @@ fn counters_stay_with_the_group() {
     gpu.page.set_counters(&counters);
     drop(tenant);
     let stat = || client.read("web/0/compute.stat").unwrap();
-    let expected = launches.replace("launches 7", "launches 9");
+    let counted = launches.split("unmanaged").next().unwrap();
+    let expected = counted.replace("launches 7", "launches 9") + "unmanaged 0\n";
     eventually(
         &format!("channel_groups 0\nchannels 0\nshared_channels 0\n{expected}"),
         stat,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The metrics of what rules refuse, and of what a daemon could not do.
+//! The metrics of what rules refuse, of what a daemon could not do, and of what no limit on launches
+//! binds.
 
 use gct_core::iface::File;
 
-use super::{counter, of, From, Kind, Metric, Scope};
+use super::{counter, gauge, of, From, Kind, Metric, Scope};
 
 /// A static, as [`METRICS`](super::METRICS) is.
 pub(crate) static RULES: &[Metric] = &[
@@ -43,5 +44,17 @@ pub(crate) static RULES: &[Metric] = &[
         File::ComputeStat,
         From::Prefix("forbidden.", "rule"),
         "Controls and classes that a rule refused, by rule; absent until it does.",
+    ),
+    gauge(
+        ("compute_unmanaged_channels", ""),
+        File::ComputeStat,
+        From::Key("unmanaged"),
+        "Channels of living processes that limits on launches do not bind, in the user-space mode.",
+    ),
+    gauge(
+        ("compute_unmanaged_channels_reason", ""),
+        File::ComputeStat,
+        From::Prefix("unmanaged.", "reason"),
+        "The same by reason; absent until it occurs.",
     ),
 ];

@@ -9,11 +9,11 @@ use crate::places::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::rm::Object;
 use crate::shadow::{covers, Shadow};
 use crate::stats::STATS;
-use crate::unmanaged::Reason;
 use core::sync::atomic::Ordering;
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::split::FRAME_WORDS;
 use gct_core::rmapi::channel::ChannelParams;
+use gct_core::unmanaged::Reason;
 
 impl Session {
     /// Manages a new channel, or counts that it is left alone.

@@ -6,6 +6,7 @@ use super::{Daemon, OnDone};
 use crate::errno::errno;
 use crate::kept::Change;
 use crate::peer::Credentials;
+use crate::tenants::Counts;
 use crate::tree::{Dir, Node};
 use gct_core::engine::needs_acks;
 use gct_core::error::Error;
@@ -14,7 +15,9 @@ use gct_core::ids::Scope;
 use gct_core::iface::files::{Entry, Mode};
 use gct_core::iface::parse::{self, Command, PidArg};
 use gct_core::iface::File;
+use gct_core::unmanaged::Reason;
 use rustix::io::Errno;
+use std::fmt::Write;
 
 impl Daemon {
     /// Looks up a path.
@@ -89,6 +92,10 @@ impl Daemon {
                     state.set_pending(owner, gpu, pending);
                 }
                 self.tables.state().show(file, scope, &mut text)?;
+                if let (File::ComputeStat, Scope::Pool(owner, gpu)) = (file, scope) {
+                    let state = &self.tables.state();
+                    show_unmanaged(&self.tenants.unmanaged(state, owner, gpu), &mut text);
+                }
             }
         }
         Ok(text)
@@ -225,6 +232,22 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+}
+
+/// Shows channels that are not managed. Each reason that occurred has a line.
+fn show_unmanaged(counts: &Counts, out: &mut String) {
+    let all = counts
+        .iter()
+        .fold(0, |sum: u64, more| sum.saturating_add(*more));
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "unmanaged {all}");
+    for (reason, count) in Reason::ALL
+        .iter()
+        .zip(counts)
+        .filter(|(_, count)| **count > 0)
+    {
+        let _ = writeln!(out, "unmanaged.{} {count}", reason.name());
     }
 }
 
