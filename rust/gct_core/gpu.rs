@@ -156,6 +156,11 @@ impl GpuFacts {
         !matches!(self.architecture_code(), UNKNOWN | HOPPER)
     }
 
+    /// Returns whether nobody said what the GPU is, nor which TPCs it has.
+    pub fn is_unknown(&self) -> bool {
+        self.architecture_code() == UNKNOWN && !self.topology.is_known()
+    }
+
     /// Returns the name of the architecture.
     pub const fn architecture(&self) -> Option<&'static str> {
         match self.architecture_code() {

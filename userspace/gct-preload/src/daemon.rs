@@ -13,6 +13,7 @@ use crate::stats::STATS;
 use crate::{optional, processors, rm, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
+use gct_core::policy::native::Native;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
@@ -220,6 +221,29 @@ fn reason(socket: &Path, failure: Option<Failure>) -> String {
         Some(Failure::Absent(errno)) => format!("no daemon at {socket}: {errno}"),
         None => format!("no daemon at {socket}: it does not answer"),
     }
+}
+
+/// The GPUs on which this process has a page, each with why new channels stay native there.
+pub(crate) type NativeOn = Vec<(u32, Option<Native>)>;
+
+/// Returns what the daemon has decided for new channels.
+pub(crate) fn natives() -> NativeOn {
+    let decided = |gpu: &Arc<Gpu>| {
+        let limits = gpu.page.limits();
+        (gpu.minor, limits.and_then(|(_, limits)| limits.native))
+    };
+    let decided = with(|connected| connected.link.gpus().iter().map(decided).collect());
+    decided.unwrap_or_default()
+}
+
+/// Returns why a new channel on a GPU stays native. If its GPU is unknown, it does where new
+/// channels of each GPU do.
+pub(crate) fn native_on(natives: &NativeOn, gpu: Option<u32>) -> Option<Native> {
+    let mut there = natives
+        .iter()
+        .filter(|(of, _)| gpu.is_none_or(|gpu| gpu == *of));
+    let first = there.next()?.1;
+    first.filter(|_| there.all(|(_, native)| native.is_some()))
 }
 
 /// Charges managed memory before it is mapped. Returns `None` without a link.

@@ -72,6 +72,13 @@ impl Governors {
         &mut self.list[at].1
     }
 
+    /// Returns whether the environment, or the program itself, limits launches.
+    pub(crate) fn are_limited_alone(&mut self) -> bool {
+        self.limits
+            .get_or_insert_with(limits::from_environment)
+            .any()
+    }
+
     /// Returns the governor of a GPU, if it was prepared.
     pub(crate) fn of(&mut self, gpu: u32) -> Option<&mut Governor> {
         let of = |entry: &&mut (u32, Governor)| entry.0 == gpu;

@@ -52,8 +52,9 @@ unsafe fn pool_made(fd: c_int, arg: *mut c_void) {
 }
 
 /// Keeps the calling program's launches to the TPCs of a list such as `0-31,40`, or `all`, as
-/// `tpc.mask` takes it. Returns 0 or an errno: ERANGE if none of the TPCs exists. It is for
-/// programs that restrict themselves. Limits of a daemon replace it.
+/// `tpc.mask` takes it. Returns 0 or an errno: ERANGE if none of the TPCs exists, EBUSY if the
+/// program has native channels. It is for programs that restrict themselves. Limits of a daemon
+/// replace it.
 ///
 /// # Safety
 ///
@@ -70,6 +71,7 @@ pub unsafe extern "C" fn gctgroup_restrict(list: *const c_char) -> c_int {
         _ => return libc::EINVAL,
     };
     match worker::lock() {
+        Some(shared) if shared.session.has_native() => libc::EBUSY,
         Some(mut shared) => match shared.governors.restrict(list.as_ref()) {
             true => 0,
             false => libc::ERANGE,

@@ -10,7 +10,7 @@
 use crate::devices::device_node;
 use crate::driver::allocations;
 use crate::governors::Governors;
-use crate::rm::{Ioctl, Object};
+use crate::rm::{Effect, Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
 use crate::{daemon, fault, forks, looks, startup, worker};
@@ -45,10 +45,28 @@ pub(crate) fn follow(fd: c_int, ioctl: &Ioctl, pass_on: impl FnOnce() -> c_int) 
             ioctl.show_memory(daemon::memory_view);
         }
         if let Some(effect) = carried_out.and_then(|ioctl| ioctl.effect(done.as_ref())) {
-            learn(|session, _| session.learn(effect, looks::serves));
+            follow_effect(effect);
         }
     });
     ret
+}
+
+/// Records what an ioctl means for channels and their mappings.
+fn follow_effect(effect: Effect) {
+    let natives = match effect.is_channel() {
+        true => {
+            looks::report_at_exit();
+            daemon::natives()
+        }
+        false => Vec::new(),
+    };
+    learn(|session, governors| {
+        let rule = |gpu| match governors.are_limited_alone() {
+            true => None,
+            false => daemon::native_on(&natives, gpu),
+        };
+        session.learn(effect, rule, looks::serves);
+    });
 }
 
 /// Records the device memory of an allocation that a limit or the driver has refused.

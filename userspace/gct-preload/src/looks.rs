@@ -11,7 +11,7 @@ use crate::processors;
 use crate::stats::{self, STATS};
 use crate::sys;
 use crate::worker::{self, Held, AWAITED};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::policy::doorbell;
 use gct_core::policy::poll_backoff::PollBackoff;
 use gct_core::units::{Cpus, Ns};
@@ -34,14 +34,21 @@ const COUNT: Ns = Ns(1_000_000_000);
 /// the library.
 const CHECK: Ns = Ns(100_000_000);
 
+/// Reports the statistics when the program ends. The first channel causes that.
+pub(crate) fn report_at_exit() {
+    static REPORTS: AtomicBool = AtomicBool::new(false);
+    forks::manage();
+    if !REPORTS.swap(true, Ordering::Relaxed) {
+        stats::write_at_exit(worker::finish);
+    }
+}
+
 /// Returns whether a worker thread publishes for this process. The first call starts it, before a
 /// channel is managed. If the system allows no thread then, there is never one.
 pub(crate) fn serves() -> bool {
     // The lock of the shared state is held, so no two threads start a worker.
     static SERVES: First<bool> = First::new();
     *SERVES.get_or_init(|| {
-        forks::manage();
-        stats::write_at_exit(worker::finish);
         let started = processors::spawn("gct-worker", run);
         if !started {
             sys::say("gctgroup: no thread can be made; this program runs without limits\n");

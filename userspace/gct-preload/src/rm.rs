@@ -48,6 +48,13 @@ pub(crate) enum Effect {
     },
 }
 
+impl Effect {
+    /// Returns whether it is a new channel.
+    pub(crate) fn is_channel(&self) -> bool {
+        matches!(self, Self::Made(made) if made.channel.is_some())
+    }
+}
+
 /// Returns whether objects of `class` map doorbells.
 pub(crate) fn is_usermode(class: u32) -> bool {
     Class::from_number(class) == Class::Usermode

@@ -3,6 +3,7 @@
 //! Tracks the GPU objects, mappings and channels that this process has opened.
 
 pub(crate) mod adopt;
+mod native;
 
 use crate::alone::Alone;
 use crate::channel::{Channel, DOORBELL};
@@ -17,9 +18,11 @@ use core::cell::Cell;
 use core::sync::atomic::AtomicU32;
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::work::Round;
+use gct_core::policy::native::Native;
 use gct_core::rmapi::channel::{ChannelParams, Mapping as Announcement};
 use gct_core::units::Ns;
 use gct_core::unmanaged::Reason;
+use native::Natives;
 
 /// A mapping of RM memory in this process.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ pub(crate) struct Session {
     doorbells: Vec<Doorbell>,
     channels: Vec<Channel>,
     alone: Alone,
+    natives: Natives,
     notifiers: Notifiers,
     /// Whether the last [`publish`](Self::publish) found new entries.
     news: bool,
@@ -100,6 +104,7 @@ impl Session {
             doorbells: Vec::new(),
             channels: Vec::new(),
             alone: Alone::new(),
+            natives: Natives::new(),
             notifiers: Notifiers::new(),
             news: false,
             unfinished: false,
@@ -118,20 +123,39 @@ impl Session {
         !self.channels.is_empty()
     }
 
-    /// Records the effect of an ioctl. `is_served` says whether a thread publishes for managed
-    /// channels.
-    pub(crate) fn learn(&mut self, effect: Effect, is_served: impl FnOnce() -> bool) {
+    /// Records the effect of an ioctl. `rule` says why a channel on a GPU stays native, and
+    /// `is_served` whether a thread publishes for managed channels.
+    pub(crate) fn learn(
+        &mut self,
+        effect: Effect,
+        rule: impl FnOnce(Option<u32>) -> Option<Native>,
+        is_served: impl FnOnce() -> bool,
+    ) {
         match effect {
-            Effect::Made(mut made) => {
-                if made.channel.is_some() && !is_served() {
-                    made.channel = None;
-                    STATS.count_unmanaged(Reason::NoWorker);
-                }
-                self.made(made);
-            }
+            Effect::Made(made) => self.take(made, rule, is_served),
             Effect::Announced(announcement) => self.announced(announcement),
             Effect::Token { channel, token } => self.set_token(channel, token),
         }
+    }
+
+    /// Records an object that the program has made, and counts a channel that nobody may manage.
+    fn take(
+        &mut self,
+        mut made: Made,
+        rule: impl FnOnce(Option<u32>) -> Option<Native>,
+        is_served: impl FnOnce() -> bool,
+    ) {
+        if let Some(params) = made.channel {
+            let native = self.stays_native(made.object, &params, rule);
+            let unmanaged = native.or_else(|| (!is_served()).then_some(Reason::NoWorker));
+            if let Some(reason) = unmanaged {
+                STATS.count_unmanaged(reason);
+                // Its errors are reported all the same.
+                self.watch(made.object, made.parent, &params);
+                made.channel = None;
+            }
+        }
+        self.made(made);
     }
 
     /// Records an object that the program has made.
@@ -251,6 +275,7 @@ impl Session {
         self.nodes.retain(|n| !gone(n.object));
         self.channels.retain(|c| !gone(c.object));
         self.alone.retain(|o| !gone(o));
+        self.natives.retain(|o| !gone(o));
         self.notifiers.retain(|o| !gone(o));
     }
 

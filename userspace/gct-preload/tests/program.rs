@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A program that runs under the library with `fake_driver`. `programs.rs` lists the expectations.
+//! A program that runs under the library with `fake_driver`. `programs.rs` and `native.rs` list the
+//! expectations.
+
+mod limited;
 
 use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -587,6 +590,7 @@ fn main() {
         "second-doorbell" => return second_doorbell(),
         "helpers-block" => return helpers_block(),
         "memory" => return memory(),
+        "limited" => return limited::run(),
         _ => {}
     }
     eprintln!("{name}: not to be reached");

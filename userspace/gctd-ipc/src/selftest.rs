@@ -213,22 +213,27 @@ impl Selftest {
 
     fn allowed(&self, features: FeatureSet) -> FeatureSet {
         match (self.masks.is_exact(), self.atoms.is_exact()) {
-            (false, _) => features.without_tpcs(),
+            (false, _) => features.without_launches(),
             (true, false) => features.without(Feature::AtomDuration),
             (true, true) => features,
         }
     }
 }
 
-/// Returns the features of `features` that a GPU has: those that its result allows, without one
-/// those that need none, and with masks, quotas and atoms only where its TPCs are known.
+/// Returns the features of `features` that a GPU has: those that its result allows, and with masks,
+/// quotas and atoms only where its TPCs are known. Where launches were not found exact, no limit
+/// needs them, so that channels stay native: on a GPU whose test failed, on one that needs a test
+/// and had none, and on one of which nothing is known.
 #[must_use]
 pub fn allowed(found: Option<&Selftest>, facts: &GpuFacts, features: FeatureSet) -> FeatureSet {
-    match found {
-        _ if !facts.topology.is_known() => features.without_tpcs(),
+    let allowed = match found {
         Some(found) => found.allowed(features),
-        None if facts.needs_selftest() => features.without_tpcs(),
+        None if facts.needs_selftest() || facts.is_unknown() => features.without_launches(),
         None => features,
+    };
+    match facts.topology.is_known() {
+        true => allowed,
+        false => allowed.without_tpcs(),
     }
 }
 
@@ -387,15 +392,15 @@ mod tests {
         assert_eq!(allowed(Check::Exact, Check::Exact), all);
         let masks = allowed(Check::Exact, failed("x"));
         assert!(masks.has(Feature::TpcMask) && !masks.has(Feature::AtomDuration));
-        // Atoms are sized by masks.
         let none = allowed(failed("x"), Check::Exact);
         assert!(!none.has(Feature::TpcMask) && !none.has(Feature::AtomDuration));
-        assert!(none.has(Feature::GmemLimit) && none.has(Feature::Weight));
+        assert!(none.has(Feature::GmemLimit) && none.has(Feature::Freeze));
+        assert!(!none.has(Feature::Weight) && !none.has(Feature::Usage));
     }
 
     #[test]
     fn without_a_result_a_gpu_has_what_this_project_measured() {
-        let (all, none) = (crate::ENFORCED, crate::ENFORCED.without_tpcs());
+        let (all, none) = (crate::ENFORCED, crate::ENFORCED.without_launches());
         let pci = PciAddress {
             domain: 0,
             bus: 1,
@@ -415,6 +420,8 @@ mod tests {
         }
         gpu.set_architecture(0x180);
         gpu.topology = Topology::UNKNOWN;
+        assert_eq!(allowed(None, &gpu, all), all.without_tpcs());
+        gpu.set_architecture(0);
         assert_eq!(allowed(None, &gpu, all), none);
     }
 

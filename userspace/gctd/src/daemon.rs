@@ -241,10 +241,11 @@ impl Daemon {
         let usable = selftest.as_ref().filter(|found| found.masks.is_exact());
         let found = usable.map(|found| Topology::apart(found.tpcs));
         facts.topology = told.or(found).unwrap_or(Topology::UNKNOWN);
-        let mut features = selftest::allowed(selftest.as_ref(), facts, gctd_ipc::ENFORCED);
-        if self.clocks.has(facts.rm_id) {
-            features = features.with(Feature::SlipPower);
-        }
+        let enforced = match self.clocks.has(facts.rm_id) {
+            true => gctd_ipc::ENFORCED.with(Feature::SlipPower),
+            false => gctd_ipc::ENFORCED,
+        };
+        let features = selftest::allowed(selftest.as_ref(), facts, enforced);
         // Cannot fail: `find_gpus` has added the GPU.
         let _ = self.tables.state().gpu_learned(facts, features);
     }

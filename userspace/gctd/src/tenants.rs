@@ -341,13 +341,16 @@ impl Tenants {
         for tenant in &mut self.tenants {
             let settings = state.launch_settings(tenant.proc, tenant.gpu);
             let share = state.share(tenant.proc, tenant.gpu);
-            let limits = Limits::new(
-                &settings,
-                &state.standing(tenant.proc, tenant.gpu).own,
-                &state.gpu_topology(tenant.gpu),
-                &share,
-                state.clock(tenant.gpu),
-            );
+            let limits = Limits {
+                native: state.native(tenant.proc, tenant.gpu),
+                ..Limits::new(
+                    &settings,
+                    &state.standing(tenant.proc, tenant.gpu).own,
+                    &state.gpu_topology(tenant.gpu),
+                    &share,
+                    state.clock(tenant.gpu),
+                )
+            };
             if tenant.limits != Some(limits) {
                 let before = tenant.limits.unwrap_or(Limits::NONE);
                 tenant.limits = Some(limits);

@@ -99,9 +99,9 @@ fn gpu_files_show_what_the_driver_reported() {
     assert_eq!(read("tpcs.list"), Ok(format!("{TPCS}\n")));
 }
 
-/// Checks that without known TPCs, a mask could leave none and a quota could not be kept.
+/// Checks that a GPU of which nothing is known has limits on memory, and none on launches.
 #[test]
-fn without_known_tpcs_their_limits_are_unsupported() {
+fn an_unknown_gpu_has_limits_on_memory_alone() {
     let daemon = Daemon::with_tpcs("unknown", 1, TpcMask::EMPTY);
     let client = daemon.client();
     client.write("control", "create web").unwrap();
@@ -114,6 +114,7 @@ fn without_known_tpcs_their_limits_are_unsupported() {
         ("tpc.quota", "4"),
         ("tpc.steal", "0"),
         ("atom.duration", "50"),
+        ("compute.priority", "3"),
     ] {
         let path = format!("web/0/{file}");
         let written = client.write(&path, value);
@@ -124,7 +125,9 @@ fn without_known_tpcs_their_limits_are_unsupported() {
             "{file}"
         );
     }
-    assert_eq!(client.write("web/0/compute.priority", "3"), Ok(()));
+    for (file, value) in [("gmem.limit", "1G"), ("compute.timeslice", "2ms")] {
+        assert_eq!(client.write(&format!("web/0/{file}"), value), Ok(()));
+    }
 }
 
 /// Values of many forms. The daemon must answer as the core's parser does.

@@ -55,6 +55,7 @@ fn limits_of_process_and_group_are_combined() {
     let with = |tpcs: u64| Limits {
         tpcs: Some([tpcs, 0, 0, 0]),
         topology,
+        binds_launches: true,
         ..Limits::NONE
     };
     assert_eq!(gpu.page.limits(), Some((1, with(0xf))));

@@ -17,8 +17,8 @@ fn result(masks: &str, atoms: &str) -> String {
     )
 }
 
-/// What a daemon announces of three limits, what it knows of the TPCs, and what it answers a mask.
-type Announced = ([bool; 3], Result<String, i32>, Result<(), i32>);
+/// What a daemon announces of four limits, what it knows of the TPCs, and what it answers a mask.
+type Announced = ([bool; 4], Result<String, i32>, Result<(), i32>);
 
 fn announced(test: &str, file: &str, text: &str) -> Announced {
     announced_of(&Daemon::with_selftest(test, None, file, text))
@@ -30,7 +30,7 @@ fn announced_of(daemon: &Daemon) -> Announced {
     let features = client.read("gpus/0/features").unwrap();
     let has = |file: &str| features.lines().any(|line| line == file);
     (
-        ["tpc.mask", "atom.duration", "gmem.limit"].map(has),
+        ["tpc.mask", "atom.duration", "compute.weight", "gmem.limit"].map(has),
         client.read("gpus/0/tpcs.list"),
         client.write("web/0/tpc.mask", "0-1"),
     )
@@ -45,7 +45,7 @@ fn what_is_exact_is_a_feature() {
     let found: Result<String, i32> = Ok("0-3,9\n".to_owned());
     assert_eq!(
         announced("exact", &file, &result("exact", "exact")),
-        ([true; 3], found.clone(), Ok(()))
+        ([true; 4], found.clone(), Ok(()))
     );
     assert_eq!(
         announced(
@@ -53,13 +53,13 @@ fn what_is_exact_is_a_feature() {
             &file,
             &result("exact", "failed: no launch was split")
         ),
-        ([true, false, true], found, Ok(()))
+        ([true, false, true, true], found, Ok(()))
     );
 }
 
 /// Checks that nothing overrides a self-test that failed, also not TPCs that are known.
 #[test]
-fn a_gpu_that_masks_wrongly_has_no_masks() {
+fn a_gpu_that_masks_wrongly_has_no_limits_on_launches() {
     let (file, text) = (format!("{GPU}.1.2"), result("failed: x", "exact"));
     let named = TpcMask::parse(b"0-7").ok();
     for (test, tpcs, list) in [
@@ -67,7 +67,7 @@ fn a_gpu_that_masks_wrongly_has_no_masks() {
         ("wrong-named", named, Ok("0-7\n".to_owned())),
     ] {
         let daemon = Daemon::with_selftest(test, tpcs, &file, &text);
-        let none = ([false, false, true], list, REFUSED);
+        let none = ([false, false, false, true], list, REFUSED);
         assert_eq!(announced_of(&daemon), none, "{test}");
     }
 }
@@ -75,7 +75,7 @@ fn a_gpu_that_masks_wrongly_has_no_masks() {
 #[test]
 fn a_result_that_cannot_be_used_counts_as_none() {
     let whole = result("exact", "exact");
-    let none = ([false, false, true], UNKNOWN, REFUSED);
+    let none = ([false, false, false, true], UNKNOWN, REFUSED);
     let cut = whole.trim_end_matches("end\n");
     for (test, file, text) in [
         ("cut", format!("{GPU}.1.2"), cut),

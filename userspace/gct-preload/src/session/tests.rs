@@ -105,6 +105,77 @@ fn rung(session: &Session) -> Vec<(u32, u32)> {
     session.doorbells.iter().map(register).collect()
 }
 
+/// Maps what a channel needs on a GPU, and makes a channel under a rule for new ones.
+fn open_under(session: &mut Session, gpu: u32, rule: Option<Native>) -> u32 {
+    let handle = |number: u32| gpu * 0x100 + number;
+    if !session.mappings.iter().any(|m| m.gpu == Some(gpu)) {
+        session.made(alloc(handle(1), 0xc661, None));
+        map(session, handle(1), DOORBELL_BYTES, gpu);
+        map(session, handle(2), RINGS_LEN, gpu);
+    }
+    let rings = session
+        .mappings
+        .iter()
+        .find(|m| m.memory == object(handle(2)));
+    let params = channel(rings.unwrap().addr, handle(2));
+    let number = 3 + session.nodes.len() as u32;
+    let made = alloc(handle(number), 0xc86f, Some(params));
+    session.learn(
+        Effect::Made(made),
+        |asked| rule.filter(|_| asked == Some(gpu)),
+        || true,
+    );
+    handle(number)
+}
+
+#[test]
+fn the_first_channel_on_a_gpu_decides_for_the_others() {
+    let (mut session, mut governors) = (Session::new(), Governors::new());
+    let memory = Some(Native::MemoryOnly);
+    let first = open_under(&mut session, 1, memory);
+    let second = open_under(&mut session, 1, None);
+    assert!(!session.managed() && session.rings.is_empty() && session.doorbells.is_empty());
+    assert!(session.has_native());
+    // Another GPU has mappings of its own, and what is shadowed there stays so.
+    open_under(&mut session, 2, None);
+    open_under(&mut session, 2, memory);
+    assert_eq!(session.gpus().collect::<Vec<_>>(), [2]);
+    for gone in [first, second] {
+        assert!(session.has_native());
+        session.freed(object(gone), &mut governors);
+    }
+    assert!(!session.has_native());
+    open_under(&mut session, 1, None);
+    assert_eq!(session.gpus().collect::<Vec<_>>(), [2, 1]);
+}
+
+#[test]
+fn errors_of_a_native_channel_are_reported() {
+    let mut session = Session::new();
+    let rings = map(&mut session, 2, RINGS_LEN, 1);
+    let error = device(4096);
+    map_at(&mut session, 9, (error, 4096), None);
+    let mut params = channel(rings, 2);
+    params.error_memory = 9;
+    let made = alloc(3, 0xc86f, Some(params));
+    session.learn(Effect::Made(made), |_| Some(Native::Untested), || true);
+    assert_eq!(session.faults(), []);
+    for (word, value) in [(2, 31), (3, 0xffff_0001)] {
+        // SAFETY: inside the mapping, which nobody unmaps.
+        unsafe { (error as *mut u32).add(word).write_volatile(value) };
+    }
+    assert_eq!(session.faults(), [(1, 31)]);
+}
+
+#[test]
+fn no_thread_is_started_for_a_native_channel() {
+    let mut session = Session::new();
+    let made = alloc(3, 0xc86f, Some(channel(0x20_0000, 2)));
+    let rule = |gpu: Option<u32>| gpu.is_none().then_some(Native::Untested);
+    session.learn(Effect::Made(made), rule, || panic!("a thread"));
+    assert!(session.has_native());
+}
+
 #[test]
 fn each_gpu_has_its_doorbell_and_its_governor() {
     let (mut session, mut governors) = (Session::new(), Governors::new());

@@ -5,6 +5,7 @@
 use super::{MaskWords, MASK_WORDS};
 use gct_core::mask::TpcMask;
 use gct_core::policy::clock::Clock;
+use gct_core::policy::native::Native;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
@@ -55,6 +56,11 @@ pub struct Limits {
     pub topology: Topology,
     /// The limits on its time, its own beside its group's.
     pub share: Share,
+    /// Why channels that the process makes from now on stay native; `None` if the library manages
+    /// them.
+    pub native: Option<Native>,
+    /// Whether a limit binds its launches.
+    pub binds_launches: bool,
 }
 
 impl Limits {
@@ -78,6 +84,8 @@ impl Limits {
         own: [0; MASK_WORDS],
         topology: Topology::UNKNOWN,
         share: Share::NONE,
+        native: None,
+        binds_launches: false,
     };
 
     /// Converts the core's settings for a GPU. `own` is reserved there for the process or its
@@ -112,6 +120,8 @@ impl Limits {
             own: *own.words(),
             topology: *topology,
             share: *share,
+            native: None,
+            binds_launches: settings.needs_launches(),
         }
     }
 
@@ -136,7 +146,10 @@ impl Limits {
             | self.clock.map_or(0, Clock::get) << 24;
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
-        let priority = u64::from(self.priority) | u64::from(self.timed) << 8;
+        let priority = u64::from(self.priority)
+            | u64::from(self.timed) << 8
+            | native_bits(self.native) << 9
+            | u64::from(self.binds_launches) << 11;
         let [e, f, g, h, gpcs] = self.topology.to_words();
         let [i, j, k, l] = self.own;
         [
@@ -197,7 +210,27 @@ impl Limits {
                 owner: level(weights, owner),
                 own: level(weights >> 16, own),
             },
+            native: native(priority >> 9),
+            binds_launches: priority >> 11 & 1 == 1,
         }
+    }
+}
+
+/// Returns why channels stay native in two bits; 0 if they do not.
+fn native_bits(native: Option<Native>) -> u64 {
+    match native {
+        None => 0,
+        Some(Native::MemoryOnly) => 1,
+        Some(Native::Untested) => 2,
+    }
+}
+
+/// Returns the reason of [`native_bits`].
+fn native(bits: u64) -> Option<Native> {
+    match bits & 3 {
+        1 => Some(Native::MemoryOnly),
+        2 => Some(Native::Untested),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::shared::{Shared, SharedFd, PAGE_BYTES};
 use core::mem::offset_of;
 use gct_core::policy::clock::Clock;
+use gct_core::policy::native::Native;
 use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
@@ -80,6 +81,14 @@ fn counters_and_masks_arrive() {
         page.effective(),
         EffectiveTpcs::Mask(TpcMask::from_words([1, 2, 3, 4]))
     );
+}
+
+#[test]
+fn unmanaged_channels_arrive_by_reason() {
+    let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
+    assert!(!page.has_unmanaged() && page.unmanaged().all(|count| count == 0));
+    page.set_unmanaged((0..).take(Unmanaged::COUNT));
+    assert!(page.has_unmanaged() && page.unmanaged().eq((0..).take(Unmanaged::COUNT)));
 }
 
 #[test]
@@ -238,6 +247,8 @@ fn limits_keep_their_form() {
             owner: level(21, 22_000, 23_000),
             own: level(24, 25_000, 26_000),
         },
+        native: Some(Native::MemoryOnly),
+        binds_launches: true,
     };
     let golden = [
         0x0c0b_0aff,
@@ -248,7 +259,7 @@ fn limits_keep_their_form() {
         5,
         6,
         7,
-        0x108,
+        0xb08,
         9,
         17,
         18,
@@ -304,9 +315,10 @@ proptest! {
     #[test]
     fn limits_survive_the_page(
         tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
-        flags: [bool; 5], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
+        flags: [bool; 6], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
         slip_power: u8, own: MaskWords, clock in proptest::option::of(1u64..=1000),
+        native in 0usize..3,
     ) {
         let level = |at: usize| Level {
             weight: weights[at].map(|weight| Weight(weight.max(1))),
@@ -317,11 +329,13 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
-        let [steal, frozen, pressed, yields, timed] = flags;
+        let [steal, frozen, pressed, yields, timed, binds_launches] = flags;
+        let native = [None, Some(Native::MemoryOnly), Some(Native::Untested)][native];
         let limits = Limits {
             tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
             taken, slip: Percent(slip), yields, timed, topology, share,
             slip_power: Percent(slip_power), clock: clock.and_then(Clock::new), own,
+            native, binds_launches,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }

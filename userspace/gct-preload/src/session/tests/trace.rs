@@ -31,7 +31,7 @@ fn ioctl(session: &mut Session, number: u32, structure: &[u32]) {
     // caller's stack. Nothing is written to it.
     let ioctl = unsafe { rm::Ioctl::new(request, structure.as_ptr() as u64) }.unwrap();
     if let Some(effect) = ioctl.effect(ioctl.call().as_ref()) {
-        session.learn(effect, || true);
+        session.learn(effect, |_| None, || true);
     }
 }
 
