@@ -3,7 +3,7 @@
 //! Reports what `gctctl selftest` found on each GPU, and whether gctd has read it.
 
 use gct_client::{Content, Target, Tree};
-use gct_core::features::Feature;
+use gct_core::features::{Feature, Sees};
 use gct_core::iface::{files, File};
 use gctd_ipc::selftest::{directory, driver_version, Missing, Selftest};
 
@@ -30,14 +30,17 @@ fn finding(tree: &Tree, gpu: u32, driver: &str) -> Finding {
         Ok(uuid) => uuid.to_string(),
         Err(_) => return Finding::ok(CHECK, format!("{gpu}: not initialised yet.")),
     };
+    let announced = || match read(File::GpuFeatures) {
+        Ok(Content::Words(words)) => words,
+        _ => Vec::new(),
+    };
     let found = match Selftest::read(&directory(), uuid.trim(), driver) {
         Ok(found) => found,
         Err(Missing::Untested) => {
             let message = format!("{gpu}: not tested with driver {driver}.");
-            return Finding::ok(CHECK, message).because(
-                Status::Note,
-                "Test it, which takes some seconds: gctctl selftest. Then restart gctd.",
-            );
+            let advice = "Test it, which takes some seconds: gctctl selftest. Then restart gctd.";
+            let advice = format!("{advice}{}", without_launches(&announced()));
+            return Finding::ok(CHECK, message).because(Status::Note, advice);
         }
         Err(Missing::Damaged(path, why)) => {
             let message = format!("{gpu}: {} cannot be used: {why}.", path.display());
@@ -51,10 +54,7 @@ fn finding(tree: &Tree, gpu: u32, driver: &str) -> Finding {
         "{gpu}: with driver {driver}, masks: {}; atoms: {}.",
         found.masks, found.atoms
     );
-    let announced = match read(File::GpuFeatures) {
-        Ok(Content::Words(words)) => words,
-        _ => Vec::new(),
-    };
+    let announced = announced();
     let stale = [
         (Feature::TpcMask, found.masks.is_exact()),
         (
@@ -71,9 +71,20 @@ fn finding(tree: &Tree, gpu: u32, driver: &str) -> Finding {
             "gctd announces something else, as it reads results when it starts: restart it.",
         ),
         (false, true) => Finding::ok(CHECK, message),
-        (false, false) => Finding::ok(CHECK, message).because(
-            Status::Note,
-            "gctd refuses these limits on it. To test again: gctctl selftest --again.",
-        ),
+        (false, false) => {
+            let advice = "gctd refuses these limits on it. To test again: gctctl selftest --again.";
+            let advice = format!("{advice}{}", without_launches(&announced));
+            Finding::ok(CHECK, message).because(Status::Note, advice)
+        }
+    }
+}
+
+/// Returns what it means if a GPU has no feature that needs launches.
+fn without_launches(announced: &[String]) -> &'static str {
+    let sees = |feature: &&Feature| feature.sees() == Sees::Launches;
+    let mut launches = Feature::ALL.iter().filter(sees);
+    match launches.any(|feature| announced.iter().any(|word| word == feature.word())) {
+        true => "",
+        false => " It has limits on memory and time slices alone, and all channels are native.",
     }
 }

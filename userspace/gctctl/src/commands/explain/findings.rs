@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use gct_core::gpu_time::Hold;
 use gct_core::iface::File;
 use gct_core::policy::pace;
+use gct_core::unmanaged::Reason;
 use serde_json::{Map, Value};
 
 /// The files of one value that findings are made of.
@@ -391,6 +392,13 @@ impl Watched<'_> {
                 "{channels} channels have their tenant's ring: of the limits on launches compute.max alone binds them."
             ));
         }
+        for reason in Reason::ALL {
+            let key = format!("unmanaged.{}", reason.name());
+            if let Some(channels) = self.now.stat(&key).filter(|count| *count > 0) {
+                finding.number(&key, channels);
+                finding.line(not_managed(*reason, channels));
+            }
+        }
         if let Some(processes) = now("unbound") {
             finding.number("unbound", processes);
             finding.line(format!(
@@ -398,6 +406,22 @@ impl Watched<'_> {
             ));
         }
         finding
+    }
+}
+
+/// Returns what follows from channels that the library does not manage.
+fn not_managed(reason: Reason, channels: u64) -> String {
+    match reason {
+        Reason::Untested => format!(
+            "{channels} channels are native: the GPU has no limits on launches before gctctl selftest finds it exact."
+        ),
+        reason if reason.is_native() => format!(
+            "{channels} channels are native: nobody had a limit on launches when their programs began. Limits on launches bind programs that start from now on."
+        ),
+        _ => format!(
+            "{channels} channels are not managed ({}): limits on launches do not bind them.",
+            reason.name()
+        ),
     }
 }
 

@@ -250,3 +250,32 @@ fn who_keeps_the_clock_high_is_named() {
     assert_eq!(said("0", 2000, 0), [high]);
     assert_eq!(said("0", 0, 0), [""; 0], "nobody has a slip");
 }
+
+#[test]
+fn channels_that_are_not_managed_are_named_with_what_follows() {
+    let now = look(
+        &[],
+        &[
+            ("compute.stat unmanaged", 9),
+            ("compute.stat unmanaged.too_many_doorbells", 2),
+            ("compute.stat unmanaged.memory_only", 1),
+            ("compute.stat unmanaged.beside_native", 4),
+            ("compute.stat unmanaged.untested", 0),
+        ],
+    );
+    let found = findings(&now, &now, SECOND);
+    let [finding] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(finding.topic, "not bound");
+    let begins = [
+        "2 channels are not managed (too_many_doorbells): limits",
+        "1 channels are native: nobody",
+        "4 channels are native: nobody",
+    ];
+    assert_eq!(finding.lines.len(), begins.len(), "{:?}", finding.lines);
+    for (line, begin) in finding.lines.iter().zip(begins) {
+        assert!(line.starts_with(begin), "{line}");
+    }
+    assert_eq!(finding.values["unmanaged.beside_native"], 4);
+}
