@@ -20,6 +20,7 @@ use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
 use gctd_ipc::board::Peer;
 use gctd_ipc::greeting::Failure;
 use gctd_ipc::message::Paged;
+use gctd_ipc::page::Limits;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
 use gctd_ipc::versions::{Versions, VERSIONS};
@@ -223,27 +224,37 @@ fn reason(socket: &Path, failure: Option<Failure>) -> String {
     }
 }
 
-/// The GPUs on which this process has a page, each with why new channels stay native there.
-pub(crate) type NativeOn = Vec<(u32, Option<Native>)>;
+/// What the daemon has decided for new channels, on each GPU where this process has a page.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions(Vec<(u32, Limits)>);
 
 /// Returns what the daemon has decided for new channels.
-pub(crate) fn natives() -> NativeOn {
-    let decided = |gpu: &Arc<Gpu>| {
-        let limits = gpu.page.limits();
-        (gpu.minor, limits.and_then(|(_, limits)| limits.native))
-    };
-    let decided = with(|connected| connected.link.gpus().iter().map(decided).collect());
-    decided.unwrap_or_default()
+pub(crate) fn decisions() -> Decisions {
+    let decided = |gpu: &Arc<Gpu>| Some((gpu.minor, gpu.page.limits()?.1));
+    let decided = with(|connected| connected.link.gpus().iter().filter_map(decided).collect());
+    Decisions(decided.unwrap_or_default())
 }
 
-/// Returns why a new channel on a GPU stays native. If its GPU is unknown, it does where new
-/// channels of each GPU do.
-pub(crate) fn native_on(natives: &NativeOn, gpu: Option<u32>) -> Option<Native> {
-    let mut there = natives
-        .iter()
-        .filter(|(of, _)| gpu.is_none_or(|gpu| gpu == *of));
-    let first = there.next()?.1;
-    first.filter(|_| there.all(|(_, native)| native.is_some()))
+impl Decisions {
+    /// Returns why a new channel on a GPU stays native. If its GPU is unknown, it does where new
+    /// channels of each GPU do.
+    pub(crate) fn native_on(&self, gpu: Option<u32>) -> Option<Native> {
+        let mut there = self.on(gpu);
+        let first = there.next()?.native;
+        first.filter(|_| there.all(|limits| limits.native.is_some()))
+    }
+
+    /// Returns whether a limit binds the launches of this process on a GPU, or on any if the GPU is
+    /// unknown.
+    pub(crate) fn bind_launches_on(&self, gpu: Option<u32>) -> bool {
+        self.on(gpu).any(|limits| limits.binds_launches)
+    }
+
+    fn on(&self, gpu: Option<u32>) -> impl Iterator<Item = &Limits> {
+        let there = move |of: u32| gpu.is_none_or(|gpu| gpu == of);
+        let decided = self.0.iter().filter(move |(of, _)| there(*of));
+        decided.map(|(_, limits)| limits)
+    }
 }
 
 /// Charges managed memory before it is mapped. Returns `None` without a link.

@@ -13,8 +13,9 @@ use crate::governors::Governors;
 use crate::rm::{Effect, Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
-use crate::{daemon, fault, forks, looks, startup, worker};
+use crate::{daemon, fault, forks, looks, optional, startup, worker};
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::rmapi::{self, Action, Call, Lookup};
 use gctd_ipc::tenant::Verdict;
 
@@ -51,22 +52,41 @@ pub(crate) fn follow(fd: c_int, ioctl: &Ioctl, pass_on: impl FnOnce() -> c_int) 
     ret
 }
 
-/// Records what an ioctl means for channels and their mappings.
+/// Returns whether no channel on a GPU, or without a known one, has been left alone before.
+fn is_first_on(gpu: Option<u32>) -> bool {
+    static LEFT: AtomicU64 = AtomicU64::new(0);
+    let bit = 1 << gpu.unwrap_or(u32::MAX).min(63);
+    LEFT.fetch_or(bit, Ordering::Relaxed) & bit == 0
+}
+
+/// Records what an ioctl means for channels and their mappings. Stops the program if the first
+/// channel of a GPU that cannot be managed is made under a limit on launches. Who has one from
+/// before the limit gains nothing by another, and no limit ends a program that runs.
 fn follow_effect(effect: Effect) {
-    let natives = match effect.is_channel() {
-        true => {
-            looks::report_at_exit();
-            daemon::natives()
-        }
-        false => Vec::new(),
-    };
+    if !effect.is_channel() {
+        return learn(|session, _| _ = session.learn(effect, |_| None, || false));
+    }
+    looks::report_at_exit();
+    let decisions = daemon::decisions();
+    let mut left = None;
+    let mut is_bound = false;
     learn(|session, governors| {
-        let rule = |gpu| match governors.are_limited_alone() {
+        let is_limited = governors.are_limited_alone();
+        let rule = |gpu| match is_limited {
             true => None,
-            false => daemon::native_on(&natives, gpu),
+            false => decisions.native_on(gpu),
         };
-        session.learn(effect, rule, looks::serves);
+        left = session.learn(effect, rule, looks::serves);
+        left = left.filter(|(reason, _)| !reason.is_native());
+        is_bound = left.is_some_and(|(_, gpu)| is_limited || decisions.bind_launches_on(gpu));
     });
+    // The first one is recorded, whether a limit binds there or not.
+    if let Some((reason, _)) = left.filter(|(_, gpu)| is_first_on(*gpu) && is_bound) {
+        optional::cannot(&format!(
+            "a channel cannot be managed ({}), so limits on launches do not bind it",
+            reason.name()
+        ));
+    }
 }
 
 /// Records the device memory of an allocation that a limit or the driver has refused.

@@ -51,7 +51,7 @@ pub(crate) fn serves() -> bool {
     *SERVES.get_or_init(|| {
         let started = processors::spawn("gct-worker", run);
         if !started {
-            sys::say("gctgroup: no thread can be made; this program runs without limits\n");
+            sys::say("gctgroup: no thread can be made: no limit on launches binds this program\n");
         }
         started
     })

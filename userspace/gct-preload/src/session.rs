@@ -124,18 +124,20 @@ impl Session {
     }
 
     /// Records the effect of an ioctl. `rule` says why a channel on a GPU stays native, and
-    /// `is_served` whether a thread publishes for managed channels.
+    /// `is_served` whether a thread publishes for managed channels. Returns why a new channel is
+    /// not managed, and its GPU, if that is known.
     pub(crate) fn learn(
         &mut self,
         effect: Effect,
         rule: impl FnOnce(Option<u32>) -> Option<Native>,
         is_served: impl FnOnce() -> bool,
-    ) {
+    ) -> Option<(Reason, Option<u32>)> {
         match effect {
-            Effect::Made(made) => self.take(made, rule, is_served),
+            Effect::Made(made) => return self.take(made, rule, is_served),
             Effect::Announced(announcement) => self.announced(announcement),
             Effect::Token { channel, token } => self.set_token(channel, token),
         }
+        None
     }
 
     /// Records an object that the program has made, and counts a channel that nobody may manage.
@@ -144,22 +146,28 @@ impl Session {
         mut made: Made,
         rule: impl FnOnce(Option<u32>) -> Option<Native>,
         is_served: impl FnOnce() -> bool,
-    ) {
-        if let Some(params) = made.channel {
-            let native = self.stays_native(made.object, &params, rule);
-            let unmanaged = native.or_else(|| (!is_served()).then_some(Reason::NoWorker));
-            if let Some(reason) = unmanaged {
-                STATS.count_unmanaged(reason);
-                // Its errors are reported all the same.
-                self.watch(made.object, made.parent, &params);
-                made.channel = None;
-            }
+    ) -> Option<(Reason, Option<u32>)> {
+        let Some(params) = made.channel else {
+            self.made(made);
+            return None;
+        };
+        let gpu = self
+            .userd(made.object, &params)
+            .and_then(|(userd, _)| userd.gpu);
+        let native = self.stays_native(made.object, &params, rule);
+        let unmanaged = native.or_else(|| (!is_served()).then_some(Reason::NoWorker));
+        if let Some(reason) = unmanaged {
+            STATS.count_unmanaged(reason);
+            // Its errors are reported all the same.
+            self.watch(made.object, made.parent, &params);
+            made.channel = None;
         }
-        self.made(made);
+        let left_alone = self.made(made);
+        Some((unmanaged.or(left_alone)?, gpu))
     }
 
-    /// Records an object that the program has made.
-    fn made(&mut self, made: Made) {
+    /// Records an object that the program has made. Returns why a channel is left alone.
+    fn made(&mut self, made: Made) -> Option<Reason> {
         let Made {
             object,
             parent,
@@ -173,10 +181,9 @@ impl Session {
                 class,
             });
         }
-        if let Some(params) = channel {
-            self.watch(object, parent, &params);
-            self.adopt(object, class, params);
-        }
+        let params = channel?;
+        self.watch(object, parent, &params);
+        self.adopt(object, class, params)
     }
 
     /// Records that the next `mmap` of a descriptor will make a mapping.

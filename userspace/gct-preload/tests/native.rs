@@ -38,6 +38,10 @@ const NATIVE: Said = Said {
 
 impl Program {
     fn new(daemon: &Daemon, client: &Client) -> Self {
+        Self::with(daemon, client, &[])
+    }
+
+    fn with(daemon: &Daemon, client: &Client, variables: &[(&str, &str)]) -> Self {
         let libraries = ["deps/libgct_preload.so", "examples/libfake_driver.so"].map(built);
         let [library, driver] = libraries.map(|path| path.into_os_string().into_string().unwrap());
         let mut command = Command::new(built("examples/program"));
@@ -45,6 +49,7 @@ impl Program {
             .arg("limited")
             .env("LD_PRELOAD", format!("{library}:{driver}"))
             .env("GCTGROUP_SOCKET", daemon.socket())
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -77,9 +82,19 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Lets the program open the GPU. Returns its exit status.
+    fn status(mut self) -> Option<i32> {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
+        if self.child.stdin.take().is_none() {
+            return;
+        }
         let status = self.child.wait().unwrap();
         assert!(std::thread::panicking() || status.success(), "{status}");
     }
@@ -177,4 +192,31 @@ fn a_gpu_whose_self_test_failed_has_native_channels() {
     assert_eq!(program.launch(), NATIVE);
     has_unmanaged(&client, &["unmanaged 1", "unmanaged.untested 1"]);
     client.write("web/0/gmem.limit", "5G").unwrap();
+}
+
+/// Checks a program that gets no thread, so that no channel of it can be managed.
+#[test]
+fn a_program_that_escapes_its_limits_is_stopped() {
+    let weight = ("web/0/compute.weight", "100");
+    let none = ("FAKE_NO_THREADS", "1");
+    for (test, limits, optional, status) in [
+        ("escapes", &[weight][..], "0", 78),
+        ("escapes-optional", &[weight], "1", 0),
+        ("escapes-none", &[], "0", 0),
+        ("escapes-memory", &[MEMORY], "0", 0),
+    ] {
+        let (daemon, client) = setup(test, limits);
+        let variables = [none, ("GCTGROUP_OPTIONAL", optional)];
+        let program = Program::with(&daemon, &client, &variables);
+        assert_eq!(program.status(), Some(status), "{test}");
+    }
+}
+
+#[test]
+fn a_limit_that_comes_later_stops_nobody() {
+    let (daemon, client) = setup("later", &[]);
+    let mut program = Program::with(&daemon, &client, &[("FAKE_NO_THREADS", "1")]);
+    assert_eq!(program.launch(), NATIVE);
+    client.write("web/0/compute.weight", "50").unwrap();
+    assert_eq!(program.launch(), NATIVE);
 }

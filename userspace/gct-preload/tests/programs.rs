@@ -244,7 +244,7 @@ fn a_program_that_gets_no_thread_runs_natively() {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{} {text}", output.status);
-    assert!(text.contains("runs without limits"), "{text}");
+    assert!(text.contains("no limit on launches binds"), "{text}");
     let counters = std::fs::read_to_string(&stats).unwrap();
     std::fs::remove_file(&stats).unwrap();
     assert!(
@@ -252,6 +252,29 @@ fn a_program_that_gets_no_thread_runs_natively() {
         "{counters}"
     );
     assert!(counters.contains("\nunmanaged.no_worker 1\n"), "{counters}");
+}
+
+/// Checks that a program is stopped if a limit on launches would not bind its channels, and that
+/// one which asked for that runs.
+#[test]
+fn a_limit_that_binds_no_channel_stops_the_program() {
+    for (optional, status) in [(None, 78), (Some("1"), 0)] {
+        let mut command = program("no-threads");
+        command
+            .env("FAKE_NO_THREADS", "1")
+            .env("GCTGROUP_TPC_MASK", "0-3")
+            .env("GCTGROUP_TPCS", "0-9");
+        if let Some(optional) = optional {
+            command.env("GCTGROUP_OPTIONAL", optional);
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{text}");
+        assert!(
+            text.contains("a channel cannot be managed (no_worker)"),
+            "{text}"
+        );
+    }
 }
 
 /// A socket path without a listener.

@@ -16,16 +16,23 @@ use gct_core::rmapi::channel::ChannelParams;
 use gct_core::unmanaged::Reason;
 
 impl Session {
-    /// Manages a new channel, or counts that it is left alone.
-    pub(super) fn adopt(&mut self, object: Object, class: u32, params: ChannelParams) {
+    /// Manages a new channel, or counts that it is left alone, and returns why.
+    pub(super) fn adopt(
+        &mut self,
+        object: Object,
+        class: u32,
+        params: ChannelParams,
+    ) -> Option<Reason> {
         match self.shadow_channel(object, class, params) {
             Ok(channel) => {
                 self.channels.push(channel);
                 STATS.channels.fetch_add(1, Ordering::Relaxed);
+                None
             }
             Err(reason) => {
                 STATS.count_unmanaged(reason);
                 self.leave_alone(object, &params);
+                Some(reason)
             }
         }
     }
