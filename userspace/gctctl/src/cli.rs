@@ -58,7 +58,7 @@ pub(crate) enum Command {
     /// Check whether gctgroup works here, and say what to do about each problem.
     Doctor(Doctor),
     /// List GPUs, groups and processes.
-    Ls,
+    Ls(Ls),
     /// Show every file of a target, and of its GPUs.
     Show {
         /// Target to show.
@@ -131,6 +131,18 @@ pub(crate) enum Command {
     /// Decode, rewrite and check recorded submissions (.pbcap files).
     #[command(subcommand)]
     Capture(Capture),
+}
+
+/// The options of `ls`.
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Also list processes that have a GPU open and not the library, so that no limit of the
+    /// user-space mode binds them.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Look for /proc below this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "all")]
+    pub(crate) system_root: PathBuf,
 }
 
 /// The options of `doctor`.

@@ -43,7 +43,7 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         Command::Completions { shell } => generate::completions(*shell),
         Command::Man { directory } => generate::man(directory),
         Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),
-        Command::Ls => ls::run(&tree),
+        Command::Ls(options) => ls::run(&tree, options),
         Command::Run(run) => run::run(&tree, &paths.tenants, run),
         Command::Show { target } => show::run(&tree, target),
         Command::Create { names } => groups::create(&tree, names),

@@ -37,6 +37,22 @@ impl Bed {
 }
 
 #[test]
+fn all_processes_with_a_gpu_are_listed() {
+    let bed = Bed::new("others");
+    let root = bed.0.directory.join("system");
+    let process = root.join("proc/4711");
+    fs::create_dir_all(process.join("fd")).unwrap();
+    std::os::unix::fs::symlink("/dev/nvidia0", process.join("fd/7")).unwrap();
+    fs::write(process.join("comm"), "train\n").unwrap();
+    let root = root.display().to_string();
+    let listed = bed.gctctl(&["ls", "--all", "--system-root", &root]);
+    assert!(listed
+        .exits(0)
+        .contains("4711                 0     train\n"));
+    assert!(!bed.gctctl(&["ls"]).exits(0).contains("WITHOUT"));
+}
+
+#[test]
 fn the_commands_work_as_on_a_directory() {
     let bed = Bed::new("commands");
     let on = |arguments: &[&str]| bed.gctctl(arguments);

@@ -2,22 +2,25 @@
 
 //! Lists GPUs, groups and processes (`ls`).
 
+mod others;
+
 use gct_client::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::{files, File};
 use serde_json::{json, Map, Value};
 
-use crate::outcome::Outcome;
+use crate::cli::Ls;
+use crate::outcome::{Failure, Outcome};
 use crate::table::Table;
 use crate::values::Shown;
 
-pub(crate) fn run(tree: &Tree) -> Outcome {
-    let (gpus, owners) = match tree.gpus().and_then(|gpus| Ok((gpus, tree.owners()?))) {
+pub(crate) fn run(tree: &Tree, options: &Ls) -> Outcome {
+    let (indices, owners) = match tree.gpus().and_then(|gpus| Ok((gpus, tree.owners()?))) {
         Ok(found) => found,
         Err(error) => return Outcome::failed(error),
     };
     let mut outcome = Outcome::default();
     let mut errors = Vec::new();
-    let (gpu_text, gpus) = list_gpus(tree, &gpus, &mut errors);
+    let (gpu_text, gpus) = list_gpus(tree, &indices, &mut errors);
     let mut groups = Vec::new();
     let mut processes = Vec::new();
     let mut table = Table::new(&["OWNER", "GPUS", "PROCESSES", "CGROUP"]);
@@ -40,7 +43,52 @@ pub(crate) fn run(tree: &Tree) -> Outcome {
     });
     outcome.json = json!({ "gpus": gpus, "groups": groups, "processes": processes });
     outcome.failures = errors.into_iter().map(Into::into).collect();
+    if options.all {
+        list_others(tree, &indices, &owners, options, &mut outcome);
+    }
     outcome
+}
+
+/// Lists the processes that have a GPU of the user-space mode open without the library.
+fn list_others(tree: &Tree, gpus: &[u32], owners: &[Owner], options: &Ls, outcome: &mut Outcome) {
+    let number = |gpu: u32| {
+        let read = |file| tree.read(&Target::Gpu(gpu), files::entry(file)).ok();
+        let mode = read(File::GpuMode)?.to_string();
+        let minor = read(File::GpuMinor)?.to_string().parse().ok()?;
+        (mode == "user").then_some((minor, gpu))
+    };
+    let gpus: Vec<(u32, u32)> = gpus.iter().filter_map(|gpu| number(*gpu)).collect();
+    let known = owners.iter().filter_map(|owner| match owner {
+        Owner::Process(pid) => Some(*pid),
+        Owner::Group(_) => None,
+    });
+    let found = others::find(
+        &options.system_root.join("proc"),
+        &gpus,
+        &known.collect::<Vec<_>>(),
+    );
+    let mut table = Table::new(&["WITHOUT THE LIBRARY", "GPUS", "COMMAND"]);
+    let mut list = Vec::new();
+    for other in &found.others {
+        let gpus: Vec<String> = other.gpus.iter().map(u32::to_string).collect();
+        table.row([other.pid.to_string(), gpus.join(","), other.command.clone()]);
+        list.push(json!({ "pid": other.pid, "gpus": other.gpus, "command": other.command }));
+    }
+    outcome.text.push('\n');
+    outcome.text.push_str(&match table.is_empty() {
+        true => "no process without the library\n".to_owned(),
+        false => table.render(),
+    });
+    if let Some(document) = outcome.json.as_object_mut() {
+        document.insert("others".to_owned(), list.into());
+    }
+    if found.hidden > 0 {
+        let message = format!(
+            "{} processes cannot be looked at, and may have a GPU open: run this as root.",
+            found.hidden
+        );
+        outcome.failures.push(Failure::new(1, message));
+    }
 }
 
 fn list_gpus(tree: &Tree, gpus: &[u32], errors: &mut Vec<Error>) -> (String, Vec<Value>) {
