@@ -5,16 +5,19 @@
 mod common;
 
 use common::Ran;
-use gctd::testing::Daemon;
+use gct_core::rmapi::escape;
+use gctd::testing::{self, Daemon};
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::socket;
+use gctd_ipc::tenant::{self, Gpu, Link};
 use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fs::Mode;
 use rustix::net::{accept, shutdown, SendFlags, Shutdown};
 use std::fs;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A daemon and a gctctl that uses it.
@@ -34,6 +37,40 @@ impl Bed {
         let program = ["--preload", "/dev/null", "--", "sh", "-c", script];
         self.gctctl(&[&["run"], options, &program].concat())
     }
+}
+
+/// Connects this process as a program with a channel group on the GPU. Returns its page.
+fn program(daemon: &Daemon) -> (Link, Arc<Gpu>) {
+    let mut link = Link::new(daemon.socket());
+    link.maintain(1);
+    for ([client, parent, object, class], hint) in [
+        ([0, 0, 1, 0x41], None),
+        ([1, 1, 10, 0x80], Some(0)),
+        ([1, 10, 20, 0xa06c], None),
+    ] {
+        let bytes = testing::alloc(client, parent, object, class);
+        let (ioctl, call) = tenant::decode(escape::ALLOC, &bytes, |_| hint).unwrap();
+        let verdict = link.enter(&ioctl, &call);
+        link.leave(ioctl, &call, verdict);
+    }
+    let gpu = link.gpu_of(1, 20).unwrap();
+    (link, gpu)
+}
+
+#[test]
+fn a_limit_that_does_not_bind_running_programs_is_said() {
+    let bed = Bed::new("unmanaged");
+    let own = std::process::id().to_string();
+    let (_link, gpu) = program(&bed.0);
+    let set = |file: &str| {
+        let ran = bed.gctctl(&["set", &own, file]);
+        ran.exits(0);
+        ran.stderr.contains("does not bind 3 channels")
+    };
+    assert!(!set("compute.weight=50"));
+    gpu.page.set_unmanaged([3].into_iter());
+    assert!(set("compute.weight=60"));
+    assert!(!set("gmem.limit=1G"));
 }
 
 #[test]

@@ -3,9 +3,10 @@
 //! Sets limits and reads them back (`set`).
 
 use gct_client::{Content, Error, Owner, Target, Tree};
+use gct_core::features::Sees;
 use gct_core::iface::files::{self, Entry};
 use gct_core::iface::value::Format;
-use gct_core::iface::Place;
+use gct_core::iface::{File, Place};
 use serde_json::{json, Value};
 
 use crate::outcome::{Failure, Outcome};
@@ -35,6 +36,12 @@ pub(crate) fn run(tree: &Tree, target: &str, values: &[String]) -> Outcome {
             Ok(content) => {
                 let line = format!("{target} {}={content}\n", entry.name);
                 outcome.text.push_str(&line);
+                if let Some(channels) = not_bound(tree, &target, entry) {
+                    eprintln!(
+                        "gctctl: {target} {}: it does not bind {channels} channels of programs that run: gctctl explain {target}",
+                        entry.name
+                    );
+                }
                 let value = to_json(&content);
                 set.push(
                     json!({ "target": target.to_string(), "file": entry.name, "value": value }),
@@ -45,6 +52,18 @@ pub(crate) fn run(tree: &Tree, target: &str, values: &[String]) -> Outcome {
     }
     outcome.json = json!({ "set": set });
     outcome
+}
+
+/// Returns how many channels of an owner a limit on launches does not bind, if there are some.
+fn not_bound(tree: &Tree, target: &Target, entry: &Entry) -> Option<u64> {
+    entry
+        .feature
+        .filter(|feature| feature.sees() == Sees::Launches)?;
+    let Ok(Content::Stat(lines)) = tree.read(target, files::entry(File::ComputeStat)) else {
+        return None;
+    };
+    let unmanaged = lines.into_iter().find(|(key, _)| key == "unmanaged");
+    unmanaged.map(|(_, count)| count).filter(|count| *count > 0)
 }
 
 /// Returns the writes. Checks every value, before anything is written.
