@@ -15,12 +15,14 @@ mod daemon;
 mod device;
 mod error;
 mod kernel;
+mod others;
 mod target;
 mod transport;
 mod tree;
 
 pub use content::Content;
 pub use error::{one_line, Error, Kind, Refusal};
+pub use others::{others, Found, Other};
 pub use target::{Owner, Target};
 pub use transport::Door;
 pub use tree::{Tree, DEFAULT_ROOT, KERNEL_CONTAINER};

@@ -53,6 +53,11 @@ struct Options {
     #[arg(long, conflicts_with_all = ["listen", "pod_resources"])]
     once: bool,
 
+    /// A directory as /proc: also count processes that have a GPU open without the library. It
+    /// takes the privilege to see the descriptors of all (CAP_SYS_PTRACE).
+    #[arg(long, value_name = "DIR")]
+    proc: Option<PathBuf>,
+
     #[command(flatten)]
     limits: Limits,
 
@@ -76,6 +81,10 @@ struct Limits {
 }
 
 impl Options {
+    fn reader(&self, kubelet: Kubelet) -> Reader {
+        Reader::new(self.tree(), self.limits, kubelet, self.proc.clone())
+    }
+
     fn tree(&self) -> Tree {
         match &self.dir {
             Some(directory) => Tree::of_daemon(SocketPaths::of(directory)),
@@ -102,7 +111,7 @@ fn main() -> ExitCode {
 
 /// Prints the metrics once. A tree that cannot be read has `gctgroup_up` 0, as when it is scraped.
 fn print(options: &Options) -> anyhow::Result<()> {
-    let mut reader = Reader::new(options.tree(), options.limits, Kubelet::default());
+    let mut reader = options.reader(Kubelet::default());
     let page = text::render(&reader.read())?;
     io::stdout().write_all(page.as_bytes())?;
     Ok(())
@@ -129,7 +138,7 @@ fn serve(options: &Options) -> anyhow::Result<std::convert::Infallible> {
             let kubelet = kubelet.clone();
             tokio::spawn(async move { kubelet.ask(&socket).await });
         }
-        let reader = Reader::new(options.tree(), options.limits, kubelet);
+        let reader = options.reader(kubelet);
         Ok(server::run(listener, reader).await)
     })
 }

@@ -79,6 +79,7 @@ pub(crate) enum Own {
     ReadTime,
     Evicted,
     Kubelet,
+    Others,
     Build,
 }
 

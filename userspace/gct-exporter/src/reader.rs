@@ -7,9 +7,10 @@
 //! dropped and `gctgroup_up` is 0: half of a tree would look like a whole one.
 
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use gct_client::{one_line, Content, Error, Owner, Refusal, Target, Tree};
+use gct_client::{one_line, others, Content, Error, Owner, Refusal, Target, Tree};
 use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File};
 
@@ -25,6 +26,8 @@ pub(crate) struct Reader {
     tree: Tree,
     limits: Limits,
     kubelet: Kubelet,
+    /// Where the processes are that have a GPU open.
+    proc: Option<PathBuf>,
     read_errors: u64,
     /// Whether the last read failed, so that a failure is printed once.
     failed: bool,
@@ -32,11 +35,12 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Takes the tree, without any access yet.
-    pub(crate) fn new(tree: Tree, limits: Limits, kubelet: Kubelet) -> Self {
+    pub(crate) fn new(tree: Tree, limits: Limits, kubelet: Kubelet, proc: Option<PathBuf>) -> Self {
         Self {
             tree,
             limits,
             kubelet,
+            proc,
             read_errors: 0,
             failed: false,
         }
@@ -49,6 +53,7 @@ impl Reader {
         let mut walk = Walk {
             tree: &self.tree,
             kubelet: &self.kubelet,
+            proc: self.proc.as_deref(),
             samples: &mut samples,
             errors: 0,
         };
@@ -87,6 +92,7 @@ impl Reader {
 struct Walk<'a> {
     tree: &'a Tree,
     kubelet: &'a Kubelet,
+    proc: Option<&'a Path>,
     samples: &'a mut Samples,
     errors: u64,
 }
@@ -105,6 +111,7 @@ impl Walk<'_> {
         for gpu in self.tree.gpus()? {
             tpcs.push((gpu, self.gpu(gpu)?));
         }
+        self.others()?;
         let owners = self.tree.owners()?;
         let (groups, processes): (Vec<&Owner>, Vec<&Owner>) = owners
             .iter()
@@ -143,6 +150,27 @@ impl Walk<'_> {
         self.samples.push_own(Own::Gpu, labels, Number::Whole(1));
         let tpcs = self.content(&target, File::GpuTpcs)?;
         Ok(tpcs.and_then(|tpcs| tpcs.to_string().parse().ok()))
+    }
+
+    /// Counts the processes on each GPU that have not the library. None is counted while some
+    /// cannot be looked at: too low a number would look like a good one.
+    fn others(&mut self) -> Result<(), Error> {
+        let Some(proc) = self.proc else {
+            return Ok(());
+        };
+        let found = others(self.tree, proc)?;
+        if found.hidden > 0 {
+            self.errors = self.errors.saturating_add(1);
+            return Ok(());
+        }
+        for gpu in &found.gpus {
+            let here = found.others.iter().filter(|other| other.gpus.contains(gpu));
+            let count = u64::try_from(here.count()).unwrap_or(u64::MAX);
+            let labels = vec![("gpu", gpu.to_string())];
+            self.samples
+                .push_own(Own::Others, labels, Number::Whole(count));
+        }
+        Ok(())
     }
 
     /// Reads a group or a process, with its directory of each GPU.

@@ -33,6 +33,30 @@ fn on_daemon(daemon: &Daemon) -> Exporter {
 }
 
 #[test]
+fn processes_without_the_library_are_counted() {
+    let daemon = Daemon::new("exporter-others", 2);
+    let proc = daemon.directory.join("proc");
+    for (pid, gpu) in [(11, 1), (12, 1), (13, 7)] {
+        let process = proc.join(pid.to_string());
+        fs::create_dir_all(process.join("fd")).unwrap();
+        std::os::unix::fs::symlink(format!("/dev/nvidia{gpu}"), process.join("fd/3")).unwrap();
+    }
+    let options = [
+        "--dir".as_ref(),
+        daemon.directory.as_os_str(),
+        "--proc".as_ref(),
+        proc.as_os_str(),
+    ];
+    let page = Exporter::new(&options).page();
+    for (gpu, count) in [(0, 0.0), (1, 2.0)] {
+        let series = format!("gctgroup_gpu_processes_without_library{{gpu=\"{gpu}\"}}");
+        assert_eq!(page.get(&series), Some(count), "{series}");
+    }
+    let series = "gctgroup_gpu_processes_without_library{gpu=\"0\"}";
+    assert_eq!(on_daemon(&daemon).page().get(series), None);
+}
+
+#[test]
 fn the_metrics_are_those_of_gctd() {
     let daemon = Daemon::new("exporter", 2);
     let admin = daemon.client();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The metrics of what rules refuse, of what a daemon could not do, and of what no limit on launches
-//! binds.
+//! The metrics of what rules refuse, of what a daemon could not do, and of what no limit binds.
 
 use gct_core::iface::File;
 
-use super::{counter, gauge, of, From, Kind, Metric, Scope};
+use super::{counter, gauge, of, own, From, Kind, Metric, Own, Scope};
 
 /// A static, as [`METRICS`](super::METRICS) is.
 pub(crate) static RULES: &[Metric] = &[
@@ -56,5 +55,13 @@ pub(crate) static RULES: &[Metric] = &[
         File::ComputeStat,
         From::Prefix("unmanaged.", "reason"),
         "The same by reason; absent until it occurs.",
+    ),
+    own(
+        Scope::Gpu,
+        "processes_without_library",
+        Kind::Gauge,
+        Own::Others,
+        &[],
+        "Processes that have the GPU open and not the library; with --proc, in the user-space mode.",
     ),
 ];

@@ -2,9 +2,7 @@
 
 //! Lists GPUs, groups and processes (`ls`).
 
-mod others;
-
-use gct_client::{Content, Error, Owner, Target, Tree};
+use gct_client::{others, Content, Error, Owner, Target, Tree};
 use gct_core::iface::{files, File};
 use serde_json::{json, Map, Value};
 
@@ -14,13 +12,13 @@ use crate::table::Table;
 use crate::values::Shown;
 
 pub(crate) fn run(tree: &Tree, options: &Ls) -> Outcome {
-    let (indices, owners) = match tree.gpus().and_then(|gpus| Ok((gpus, tree.owners()?))) {
+    let (gpus, owners) = match tree.gpus().and_then(|gpus| Ok((gpus, tree.owners()?))) {
         Ok(found) => found,
         Err(error) => return Outcome::failed(error),
     };
     let mut outcome = Outcome::default();
     let mut errors = Vec::new();
-    let (gpu_text, gpus) = list_gpus(tree, &indices, &mut errors);
+    let (gpu_text, gpus) = list_gpus(tree, &gpus, &mut errors);
     let mut groups = Vec::new();
     let mut processes = Vec::new();
     let mut table = Table::new(&["OWNER", "GPUS", "PROCESSES", "CGROUP"]);
@@ -44,29 +42,17 @@ pub(crate) fn run(tree: &Tree, options: &Ls) -> Outcome {
     outcome.json = json!({ "gpus": gpus, "groups": groups, "processes": processes });
     outcome.failures = errors.into_iter().map(Into::into).collect();
     if options.all {
-        list_others(tree, &indices, &owners, options, &mut outcome);
+        list_others(tree, options, &mut outcome);
     }
     outcome
 }
 
 /// Lists the processes that have a GPU of the user-space mode open without the library.
-fn list_others(tree: &Tree, gpus: &[u32], owners: &[Owner], options: &Ls, outcome: &mut Outcome) {
-    let number = |gpu: u32| {
-        let read = |file| tree.read(&Target::Gpu(gpu), files::entry(file)).ok();
-        let mode = read(File::GpuMode)?.to_string();
-        let minor = read(File::GpuMinor)?.to_string().parse().ok()?;
-        (mode == "user").then_some((minor, gpu))
+fn list_others(tree: &Tree, options: &Ls, outcome: &mut Outcome) {
+    let found = match others(tree, &options.system_root.join("proc")) {
+        Ok(found) => found,
+        Err(error) => return outcome.failures.push(error.into()),
     };
-    let gpus: Vec<(u32, u32)> = gpus.iter().filter_map(|gpu| number(*gpu)).collect();
-    let known = owners.iter().filter_map(|owner| match owner {
-        Owner::Process(pid) => Some(*pid),
-        Owner::Group(_) => None,
-    });
-    let found = others::find(
-        &options.system_root.join("proc"),
-        &gpus,
-        &known.collect::<Vec<_>>(),
-    );
     let mut table = Table::new(&["WITHOUT THE LIBRARY", "GPUS", "COMMAND"]);
     let mut list = Vec::new();
     for other in &found.others {

@@ -3,6 +3,8 @@
 //! Finds processes that have a GPU open and not the library. No limit of the user-space mode binds
 //! them, and gctd does not know them.
 
+use crate::{Error, Owner, Target, Tree};
+use gct_core::iface::{files, File};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,27 +14,55 @@ const LIBRARY: &str = "/libgct_preload.so";
 
 /// A process that has GPUs open.
 #[derive(Debug, PartialEq)]
-pub(super) struct Other {
-    pub(super) pid: u32,
+pub struct Other {
+    /// Its pid.
+    pub pid: u32,
     /// The indices of the GPUs.
-    pub(super) gpus: Vec<u32>,
+    pub gpus: Vec<u32>,
     /// The name of its program.
-    pub(super) command: String,
+    pub command: String,
 }
 
 /// What a look at all processes found.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Found {
+pub struct Found {
     /// By pid.
-    pub(super) others: Vec<Other>,
+    pub others: Vec<Other>,
+    /// The indices of the GPUs of the user-space mode.
+    pub gpus: Vec<u32>,
     /// Processes whose descriptors this user may not see.
-    pub(super) hidden: usize,
+    pub hidden: usize,
 }
 
-/// Looks at all processes below a `/proc` but the `known` ones, which have the library. `gpus` are
-/// pairs of the N of `/dev/nvidiaN` and the index.
-pub(super) fn find(proc: &Path, gpus: &[(u32, u32)], known: &[u32]) -> Found {
-    let mut found = Found::default();
+/// Looks at all processes below `proc`, which is a `/proc` of the tree's pid namespace.
+///
+/// # Errors
+///
+/// Those of reading the tree.
+pub fn others(tree: &Tree, proc: &Path) -> Result<Found, Error> {
+    let mut gpus = Vec::new();
+    for gpu in tree.gpus()? {
+        let read = |file| tree.read(&Target::Gpu(gpu), files::entry(file));
+        let (mode, minor) = (read(File::GpuMode)?, read(File::GpuMinor)?);
+        if let (true, Ok(minor)) = (mode.to_string() == "user", minor.to_string().parse()) {
+            gpus.push((minor, gpu));
+        }
+    }
+    let owners = tree.owners()?;
+    let known = owners.iter().filter_map(|owner| match owner {
+        Owner::Process(pid) => Some(*pid),
+        Owner::Group(_) => None,
+    });
+    Ok(find(proc, &gpus, &known.collect::<Vec<_>>()))
+}
+
+/// Looks at all processes but the `known` ones, which have the library. `gpus` are pairs of the N
+/// of `/dev/nvidiaN` and the index.
+fn find(proc: &Path, gpus: &[(u32, u32)], known: &[u32]) -> Found {
+    let mut found = Found {
+        gpus: gpus.iter().map(|(_, gpu)| *gpu).collect(),
+        ..Found::default()
+    };
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut pids: Vec<u32> = pids.filter(|pid| !known.contains(pid)).collect();
@@ -121,6 +151,7 @@ mod tests {
         fs::remove_dir_all(&proc).unwrap();
         let expected = Found {
             others: vec![other],
+            gpus: vec![0, 2],
             hidden: 0,
         };
         assert_eq!(found, expected);
