@@ -10,12 +10,12 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 use rustix::fs::{
-    fchmod, fstat, mkdirat, openat, openat2, FileType, Mode, OFlags, ResolveFlags, CWD,
+    fchmod, fstat, mkdirat, openat, openat2, stat, FileType, Mode, OFlags, ResolveFlags, CWD,
 };
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -75,12 +75,12 @@ struct Device {
 impl Device {
     /// Returns the number of the GPU whose node it is.
     fn gpu(&self) -> Option<u32> {
+        // It may have another name, and a runtime that was asked for a path may not know more.
+        if self.major == NVIDIA {
+            return (self.minor < OTHERS).then_some(self.minor);
+        }
         let name = self.path.file_name()?.to_str()?;
-        let named = name
-            .strip_prefix("nvidia")
-            .and_then(|number| number.parse().ok());
-        // It may have another name.
-        named.or((self.major == NVIDIA && self.minor < OTHERS).then_some(self.minor))
+        name.strip_prefix("nvidia")?.parse().ok()
     }
 }
 
@@ -142,16 +142,23 @@ impl Config {
     /// container must not start then: its programs would have no limits.
     pub fn preload(&self, library: &str) -> Result<()> {
         let file = Path::new("/").join(PRELOADS);
-        let over = self.mounts.iter().map(|mount| &mount.destination);
-        let mut over = over.filter(|over| over.parent().is_some() && file.starts_with(over));
-        if let Some(over) = over.next() {
-            bail!(
+        let is_own = |path: &Path| match self.mount_over(path) {
+            None => Ok(()),
+            Some(over) => bail!(
                 "the container mounts {}, but {library} is loaded by its own {}",
                 over.display(),
-                file.display()
-            );
-        }
-        add(&self.root.path, library).with_context(|| format!("the container's {}", file.display()))
+                path.display()
+            ),
+        };
+        is_own(&file)?;
+        add(&self.root.path, library, is_own)
+            .with_context(|| format!("the container's {}", file.display()))
+    }
+
+    /// Returns the mount that hides a path of the image.
+    fn mount_over(&self, path: &Path) -> Option<&Path> {
+        let mut over = self.mounts.iter().map(|mount| mount.destination.as_path());
+        over.find(|over| over.parent().is_some() && path.starts_with(over))
     }
 }
 
@@ -165,16 +172,29 @@ fn open_in(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<Owne
     openat2(root, path, flags | OFlags::CLOEXEC, mode, within)
 }
 
-/// Adds a library to the file below a root, unless it is there already.
-fn add(root: &Path, library: &str) -> Result<()> {
+/// Returns the path of an open file below an open root, without links.
+fn path_below(root: &OwnedFd, file: &OwnedFd) -> Result<PathBuf> {
+    let path = |fd: &OwnedFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    Ok(Path::new("/").join(path(file)?.strip_prefix(path(root)?)?))
+}
+
+/// Adds a library to the file below a root, unless it is there already. `is_own` says whether the
+/// container sees the file that its links lead to.
+fn add(root: &Path, library: &str, is_own: impl Fn(&Path) -> Result<()>) -> Result<()> {
     let folder = OFlags::PATH | OFlags::DIRECTORY;
     let root = openat(CWD, root, folder | OFlags::CLOEXEC, Mode::empty())?;
+    let (own, host) = (fstat(&root)?, stat("/")?);
+    ensure!(
+        (own.st_dev, own.st_ino) != (host.st_dev, host.st_ino),
+        "its root is the host's"
+    );
     if open_in(&root, FOLDER, folder).err() == Some(Errno::NOENT) {
         mkdirat(&root, FOLDER, Mode::from_raw_mode(0o755))?;
     }
     // A pipe would wait for its other end.
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open_in(&root, PRELOADS, flags)?;
+    is_own(&path_below(&root, &file)?)?;
     let facts = fstat(&file)?;
     ensure!(
         FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile,
@@ -339,6 +359,31 @@ mod tests {
         let config =
             bundle.config(&json!([{ "destination": "/" }, { "destination": "/etc/hosts" }]));
         config.preload(LIBRARY).unwrap();
+        // Where its links lead.
+        for (link, target, over) in [
+            ("etc/ld.so.preload", "/data/preload", "/data"),
+            ("etc", "/usr/etc", "/usr/etc"),
+        ] {
+            let root = bundle.0.join("rootfs");
+            let _ = fs::remove_file(root.join(link));
+            let _ = fs::remove_dir_all(root.join(link));
+            fs::create_dir_all(root.join(&over[1..])).unwrap();
+            symlink(target, root.join(link)).unwrap();
+            let config = bundle.config(&json!([{ "destination": over }]));
+            let error = format!("{:#}", config.preload(LIBRARY).unwrap_err());
+            assert!(error.contains(&format!("mounts {over}, but")), "{error}");
+            bundle.preload().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_root_of_the_host_is_left_alone() {
+        let bundle = Bundle::new("host");
+        let text = json!({ "root": { "path": "/" } }).to_string();
+        fs::write(bundle.0.join("config.json"), text).unwrap();
+        let config = Config::read(&bundle.0).unwrap();
+        let error = format!("{:#}", config.preload(LIBRARY).unwrap_err());
+        assert!(error.ends_with("its root is the host's"), "{error}");
     }
 
     #[test]
@@ -361,7 +406,7 @@ mod tests {
             node("/dev/nvidiactl", 255),
         ];
         check(own.to_vec().into()).unwrap();
-        for (path, minor) in [("/dev/nvidia1", 1), ("/dev/gpu", 2)] {
+        for (path, minor) in [("/dev/nvidia1", 1), ("/dev/gpu", 2), ("/dev/x/nvidia0", 1)] {
             let devices = [&own[..], &[node(path, minor)]].concat();
             let error = check(devices.into()).unwrap_err().to_string();
             assert!(
