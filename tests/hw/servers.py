@@ -14,7 +14,6 @@
 # asks again, or requests a second (3/s) at random. Prompts have 2048 tokens and answers 256. Times
 # are in milliseconds: the medians of the windows, with the least and the most of each.
 import argparse
-import json
 import os
 import random
 import sys
@@ -194,11 +193,7 @@ class Server:
             elif not self.asked:
                 time.sleep(min(1e-3, max(0, self.next - time.time())))
         return dict(tokens=self.tokens / (window[1] - window[0]), first=[round(t, 3) for t in self.first],
-                    between={q: round(rank(self.between, q), 3) for q in (0.5, 0.9, 0.99, 1)})
-
-
-def rank(times, quantile):
-    return sorted(times)[int((len(times) - 1) * quantile)] if times else float("nan")
+                    between={q: round(worth.rank(self.between, q), 3) for q in (0.5, 0.9, 0.99, 1)})
 
 
 def child():
@@ -239,8 +234,8 @@ class Table:
         good = [window for window in self.rows.get(key, []) if "tokens" in window]
         return good and dict(
             tokens=[window["tokens"] for window in good],
-            first50=[rank(window["first"], 0.5) for window in good],
-            first99=[rank(window["first"], 0.99) for window in good],
+            first50=[worth.rank(window["first"], 0.5) for window in good],
+            first99=[worth.rank(window["first"], 0.99) for window in good],
             between50=[window["between"]["0.5"] for window in good],
             between99=[window["between"]["0.99"] for window in good],
         )
@@ -313,14 +308,7 @@ def main():
     parser.add_argument("--warm", type=float, default=2.0, help="seconds before each window")
     parser.add_argument("--out")
     args = parser.parse_args()
-    bed = worth.Bed(args.folder)
-    try:
-        found = measure(bed, args)
-        if args.out:
-            with open(args.out, "w") as out:
-                json.dump(dict(command=sys.argv, found=found), out)
-    finally:
-        bed.end()
+    worth.measured(args, measure)
 
 
 if __name__ == "__main__":

@@ -112,10 +112,6 @@ def child():
     worth.serve_lines(answer_to)
 
 
-def rank(times, quantile):
-    return sorted(times)[int((len(times) - 1) * quantile)] if times else float("nan")
-
-
 class Requests:
     """The samples, by row and window."""
 
@@ -150,7 +146,7 @@ class Requests:
             return f"{middle:.2f} ({values[0]:.2f} to {values[-1]:.2f})"
 
         for (name, work, rate), windows in self.rows.items():
-            p50, p99 = ([rank(window["times"], q) for window in windows] for q in (0.5, 0.99))
+            p50, p99 = ([worth.rank(window["times"], q) for window in windows] for q in (0.5, 0.99))
             steps = [window["steps"] for window in windows]
             lines.append(f"| {name} | {work} | {rate} | {spread(p50)} | {spread(p99)} | {spread(steps)} |")
             errors = [window["error"] for window in windows if window["error"]]
@@ -159,7 +155,7 @@ class Requests:
         return "\n".join(lines)
 
 
-def launches(bed, windows):
+def launches(bed, args):
     """Launches of a lone program, as gct-load counts them, with its switches of context."""
     bed.ctl("create", "lone")
     library = dict(LD_PRELOAD=bed.path("libgct_preload.so"), GCTGROUP_STATS=os.path.join(bed.dir, "stats"))
@@ -176,7 +172,7 @@ def launches(bed, windows):
         "2000/s": ["idle", "--rate", "2000", "--seconds", "2"],
     }
     found = {}
-    for _ in range(windows):
+    for _ in range(args.windows):
         for one in (False, True):
             for work, words in works.items():
                 for way, (command, env, priority) in ways.items():
@@ -259,14 +255,7 @@ def main():
     parser.add_argument("--launches", action="store_true", help="launches of a lone program only")
     parser.add_argument("--out")
     args = parser.parse_args()
-    bed = worth.Bed(args.folder)
-    try:
-        found = launches(bed, args.windows) if args.launches else measure(bed, args)
-        if args.out:
-            with open(args.out, "w") as out:
-                json.dump(dict(command=sys.argv, found=found), out)
-    finally:
-        bed.end()
+    worth.measured(args, launches if args.launches else measure)
 
 
 if __name__ == "__main__":

@@ -231,6 +231,22 @@ class Bed:
         subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env={**os.environ, **self.mps})
 
 
+def measured(args, measure):
+    """Measures on a bed of `args.folder`, and writes what was found to `args.out`."""
+    bed = Bed(args.folder)
+    try:
+        found = measure(bed, args)
+        if args.out:
+            with open(args.out, "w") as out:
+                json.dump(dict(command=sys.argv, found=found), out)
+    finally:
+        bed.end()
+
+
+def rank(times, quantile):
+    return sorted(times)[int((len(times) - 1) * quantile)] if times else float("nan")
+
+
 WORKS = ["gemm", "transformer", "conv", "llama"]
 
 
