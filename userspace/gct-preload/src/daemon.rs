@@ -24,7 +24,6 @@ use gctd_ipc::page::Limits;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
 use gctd_ipc::versions::{Versions, VERSIONS};
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -401,8 +400,7 @@ fn look_after() {
             return;
         }
         if let Some(why) = with(Connected::other_release).flatten() {
-            // Nobody can be told that standard error is closed.
-            let _ = writeln!(std::io::stderr(), "gctgroup: {why}");
+            sys::say(&format!("gctgroup: {why}\n"));
         }
     }
 }
