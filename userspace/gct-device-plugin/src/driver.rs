@@ -9,6 +9,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gctd_ipc::selftest::driver_version;
+
 /// The libraries of CUDA, NVML and video, and the ends of the names under which programs open them.
 /// Of those without an end it is the driver's version.
 const LIBRARIES: [(&str, &[&str]); 13] = [
@@ -105,7 +107,7 @@ impl Driver {
     fn find(&self) -> Option<(&'static str, String)> {
         let loaded = fs::read_to_string(&self.version).ok();
         let is_loaded = |version: &str| match &loaded {
-            Some(text) => text.split_ascii_whitespace().any(|word| word == version),
+            Some(text) => driver_version(text) == Some(version),
             None => true,
         };
         FOLDERS.into_iter().find_map(|folder| {
