@@ -184,7 +184,10 @@ check "under the last limits" sms_at_most "$work/stays" 16
 check "a new daemon starts where the old one was killed" start_daemon
 back() { ctl ls | grep -q "^$stays"; }
 check "the program comes to it" eventually back
-check "which knows no limit" eventually sms_over "$work/stays" $((native - 1))
+check "which has kept its group's limit" [ "$(get stays/0 tpc.mask)" = 0-7 ]
+check "and its membership" [ "$(process_of stays)" = "$stays" ]
+set_ stays tpc.mask=all
+check "and can lift it" eventually sms_over "$work/stays" $((native - 1))
 set_ "$stays" tpc.mask=0-3
 check "and can set one" eventually sms_at_most "$work/stays" 8
 grep -v '"' "$work/stays"

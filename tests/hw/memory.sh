@@ -26,6 +26,10 @@ leaves() {
 answers() { [ "$(ask "$1")" = "$2" ]; }
 # begin PROGRAM: starts a program in the group.
 begin() { talk in_group python3 "$here/src/$1"; }
+# native REASON: some channels of the group are native for it.
+native() { get web/0 compute.stat | grep -qE "^unmanaged\.$1 [1-9]"; }
+# Prints the threads of the group's program that govern its launches.
+governors() { grep -lx gct-worker "/proc/$(process_of web)"/task/*/comm 2>/dev/null; }
 charged() { echo $(($(get web/0 gmem.current) >> 20)); }
 # within NUMBER LOW HIGH: whether it is more than LOW, and HIGH at most.
 within() { [ "$1" -gt "$2" ] && [ "$1" -le "$3" ]; }
@@ -44,6 +48,8 @@ check "outside the group it shows the whole GPU" [ "$(total "$(smi env)")" = "$(
 
 begin memory.py
 check "PyTorch sees the limit" sees 10240
+check "its channels are native: no other limit is there" eventually native memory_only
+check "nothing governs them" [ -z "$(governors)" ]
 check "PyTorch sees what is left of it" leaves 10240
 check "2 GiB are allocated" answers "allocate 2048" done
 check "less is left" leaves 10240
@@ -58,7 +64,20 @@ check "beyond it memory is out" answers "allocate 5000" "out of memory"
 set_ web/0 gmem.limit=max
 check "without a limit nvidia-smi shows the whole GPU again" [ "$(total "$(smi in_group)")" = "$(total "$whole")" ]
 check "NVML in the program agrees" answers nvml agrees
+# A limit on launches that comes later binds the programs that start from then on.
+said=$(ctl set web/0 tpc.mask=0-7 2>&1)
+echo "        $said"
+check "a mask that comes later warns of them" grep -q "does not bind [1-9]" <<<"$said"
+check "the program goes on" answers "allocate 100" done
+check "as natively as before" [ -z "$(governors)" ]
 end
+begin memory.py
+check "a program that starts now runs" answers "allocate 100" done
+check "and is governed" [ -n "$(governors)" ]
+end
+in_group "$bin/gct-load" sms | tr , '\n' >"$work/sms"
+check "another one keeps to the mask" [ "$(lines "$work/sms")" -gt 0 -a "$(lines "$work/sms")" -le 16 ]
+set_ web/0 tpc.mask=all
 
 if python3 -c 'import jax' 2>/dev/null; then
 	# JAX takes three quarters of the memory that it sees as soon as it starts.
