@@ -274,6 +274,12 @@ impl State<'_> {
         native::native(features, &self.unpressed(Owner::Proc(proc), gpu), all)
     }
 
+    /// Returns whether some owner has a limit on launches on a GPU.
+    pub fn limits_launches(&self, gpu: GpuId) -> bool {
+        let mut here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
+        here.any(|(_, pool)| pool.settings.needs_launches())
+    }
+
     /// Returns the limits of one owner on a GPU as they were written, or `None` without a pool.
     pub fn settings(&self, owner: Owner, gpu: GpuId) -> Option<Settings> {
         self.pools.get(&(owner, gpu)).map(|pool| pool.settings)

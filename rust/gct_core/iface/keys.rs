@@ -376,6 +376,12 @@ pub const KEYS: &[Key] = &[
         source: Source::Answers,
         doc: "Channels of the owner's living processes that the library has not managed, on any GPU: limits on launches do not bind them. Each reason that occurred has a line `unmanaged.REASON` (user-mode.md).",
     },
+    Key {
+        file: File::ComputeStat,
+        key: "ungoverned",
+        source: Source::Answers,
+        doc: "The same while some owner has a limit on launches on the GPU, else 0: these channels use the GPU beside that limit.",
+    },
     key(
         File::ComputeEvents,
         "narrowed",

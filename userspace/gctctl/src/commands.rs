@@ -16,6 +16,7 @@ mod set;
 mod show;
 mod stat;
 mod top;
+mod ungoverned;
 
 pub(crate) use counters::interval;
 

@@ -6,6 +6,7 @@ mod common;
 
 use common::Ran;
 use gct_core::rmapi::escape;
+use gct_core::unmanaged::Reason;
 use gctd::testing::{self, Daemon};
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
@@ -71,6 +72,44 @@ fn a_limit_that_does_not_bind_running_programs_is_said() {
     gpu.page.set_unmanaged([3].into_iter());
     assert!(set("compute.weight=60"));
     assert!(!set("gmem.limit=1G"));
+}
+
+/// Three channels that were native when a neighbour's limit came use the GPU beside it.
+#[test]
+fn a_limit_names_the_neighbours_that_do_not_obey_it() {
+    let bed = Bed::new("neighbours");
+    let on = |arguments: &[&str]| bed.gctctl(arguments);
+    let own = std::process::id().to_string();
+    on(&["create", "web", "batch"]).exits(0);
+    on(&["attach", "batch", "--pid", &own]).exits(0);
+    let (_link, gpu) = program(&bed.0);
+    let only = |wanted| move |reason: &Reason| if *reason == wanted { 3 } else { 0 };
+    let memory_only = Reason::ALL.iter().map(only(Reason::MemoryOnly));
+    gpu.page.set_unmanaged(memory_only);
+    let said = |target: &str, value: &str| {
+        let ran = on(&["set", target, value]);
+        ran.exits(0);
+        ran.stderr
+    };
+    let explained = || {
+        let ran = on(&["explain", "web", "--interval", "100ms"]);
+        ran.exits(0).to_owned()
+    };
+    let named = "3 channels of batch/0, which no limit on launches binds (memory_only)";
+    assert_eq!(said("web", "gmem.limit=1G"), "");
+    assert!(!explained().contains("batch"));
+    assert_eq!(
+        said("web", "tpc.quota=4"),
+        format!("gctctl: web/0 tpc.quota: it does not hold against {named}.\n")
+    );
+    assert_eq!(said("web", "gmem.limit=2G"), "");
+    assert!(explained().contains(&format!("do not hold against {named}.")));
+    // A process of a group is no neighbour of that group.
+    for target in ["batch", &own] {
+        let said = said(target, "compute.weight=50");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("does not bind 3 channels"), "{said}");
+    }
 }
 
 #[test]

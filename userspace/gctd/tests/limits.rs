@@ -261,7 +261,7 @@ fn counters_stay_with_the_group() {
                     slip_narrowed 0\nslip_refused 0\nslip_saved_usec 0\n\
                     usage_usec 0\nusage_tpc_usec 0\npending 0\nwaited_usec 0\nheld_usec 0\n\
                     slice 0\nround 0\nunbound 0\nunmanaged 5\n\
-                    unmanaged.unusual_layout 3\nunmanaged.memory_only 2\n";
+                    unmanaged.unusual_layout 3\nunmanaged.memory_only 2\nungoverned 0\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {
         let text = client.read(&path).unwrap();
         assert_eq!(
@@ -270,12 +270,28 @@ fn counters_stay_with_the_group() {
         );
     }
     assert_eq!(client.read(&own("tpc.effective")), Ok("0-1\n".into()));
+    // A limit on memory asks nothing of launches; one on launches does, whoever has it.
+    client.write("control", "create other").unwrap();
+    client.write("other/0/gmem.limit", "1G").unwrap();
+    let ungoverned = |path: &str| {
+        let text = client.read(path).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("ungoverned "));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(ungoverned("web/0/compute.stat"), "0");
+    client.write("other/0/compute.weight", "50").unwrap();
+    for path in [own("compute.stat"), "web/0/compute.stat".into()] {
+        assert_eq!(ungoverned(&path), "5");
+    }
+    assert_eq!(ungoverned("other/0/compute.stat"), "0");
     counters.launches = 9;
     gpu.page.set_counters(&counters);
     drop(tenant);
     let stat = || client.read("web/0/compute.stat").unwrap();
     let counted = launches.split("unmanaged").next().unwrap();
-    let expected = counted.replace("launches 7", "launches 9") + "unmanaged 0\n";
+    let expected = counted.replace("launches 7", "launches 9") + "unmanaged 0\nungoverned 0\n";
     eventually(
         &format!("channel_groups 0\nchannels 0\nshared_channels 0\n{expected}"),
         stat,

@@ -56,6 +56,12 @@ pub(crate) static RULES: &[Metric] = &[
         From::Prefix("unmanaged.", "reason"),
         "The same by reason; absent until it occurs.",
     ),
+    gauge(
+        ("compute_ungoverned_channels", ""),
+        File::ComputeStat,
+        From::Key("ungoverned"),
+        "The same while some owner has a limit on launches on the GPU, else 0.",
+    ),
     own(
         Scope::Gpu,
         "processes_without_library",

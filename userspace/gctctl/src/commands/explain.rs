@@ -15,6 +15,7 @@ use gct_core::iface::{files, File};
 use serde_json::{json, Value};
 
 use super::counters::{targets_of, unless_gone};
+use super::ungoverned;
 use crate::cli::Explain;
 use crate::outcome::{Failure, Outcome};
 use crate::table::Table;
@@ -48,7 +49,11 @@ fn explained(tree: &Tree, explain: &Explain) -> Result<Outcome, Failure> {
 /// Reads the files of an owner on a GPU.
 fn look(tree: &Tree, target: &Target) -> Result<Look, Failure> {
     let content = |file| unless_gone(tree.read(target, files::entry(file)));
-    let mut look = Look::default();
+    let mut look = Look {
+        beside: ungoverned::on_gpu_of(tree, target)?,
+        ..Look::default()
+    };
+    look.beside.retain(|found| found.target != *target);
     for file in findings::VALUES {
         if let Some(found) = content(file)? {
             let name = files::entry(file).name;

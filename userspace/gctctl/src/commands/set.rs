@@ -3,12 +3,13 @@
 //! Sets limits and reads them back (`set`).
 
 use gct_client::{Content, Error, Owner, Target, Tree};
-use gct_core::features::Sees;
+use gct_core::features::{Feature, Sees};
 use gct_core::iface::files::{self, Entry};
 use gct_core::iface::value::Format;
-use gct_core::iface::{File, Place};
+use gct_core::iface::Place;
 use serde_json::{json, Value};
 
+use super::ungoverned;
 use crate::outcome::{Failure, Outcome};
 use crate::values::json as to_json;
 
@@ -36,12 +37,7 @@ pub(crate) fn run(tree: &Tree, target: &str, values: &[String]) -> Outcome {
             Ok(content) => {
                 let line = format!("{target} {}={content}\n", entry.name);
                 outcome.text.push_str(&line);
-                if let Some(channels) = not_bound(tree, &target, entry) {
-                    eprintln!(
-                        "gctctl: {target} {}: it does not bind {channels} channels of programs that run: gctctl explain {target}",
-                        entry.name
-                    );
-                }
+                warn(tree, &target, entry);
                 let value = to_json(&content);
                 set.push(
                     json!({ "target": target.to_string(), "file": entry.name, "value": value }),
@@ -54,16 +50,20 @@ pub(crate) fn run(tree: &Tree, target: &str, values: &[String]) -> Outcome {
     outcome
 }
 
-/// Returns how many channels of an owner a limit on launches does not bind, if there are some.
-fn not_bound(tree: &Tree, target: &Target, entry: &Entry) -> Option<u64> {
-    entry
-        .feature
-        .filter(|feature| feature.sees() == Sees::Launches)?;
-    let Ok(Content::Stat(lines)) = tree.read(target, files::entry(File::ComputeStat)) else {
-        return None;
-    };
-    let unmanaged = lines.into_iter().find(|(key, _)| key == "unmanaged");
-    unmanaged.map(|(_, count)| count).filter(|count| *count > 0)
+/// Says which channels use the GPU beside a limit on launches that was written, and do not obey it.
+fn warn(tree: &Tree, target: &Target, entry: &Entry) {
+    let on_launches = |feature: Feature| feature.sees() == Sees::Launches;
+    if !entry.feature.is_some_and(on_launches) {
+        return;
+    }
+    // The write has succeeded, and an owner that is gone has no channels.
+    for found in ungoverned::on_gpu_of(tree, target).unwrap_or_default() {
+        eprintln!(
+            "gctctl: {target} {}: {}",
+            entry.name,
+            found.of_a_write(target)
+        );
+    }
 }
 
 /// Returns the writes. Checks every value, before anything is written.

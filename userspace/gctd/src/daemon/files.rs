@@ -94,7 +94,8 @@ impl Daemon {
                 self.tables.state().show(file, scope, &mut text)?;
                 if let (File::ComputeStat, Scope::Pool(owner, gpu)) = (file, scope) {
                     let state = &self.tables.state();
-                    show_unmanaged(&self.tenants.unmanaged(state, owner, gpu), &mut text);
+                    let counts = self.tenants.unmanaged(state, owner, gpu);
+                    show_unmanaged(&counts, state.limits_launches(gpu), &mut text);
                 }
             }
         }
@@ -235,8 +236,9 @@ impl Daemon {
     }
 }
 
-/// Shows channels that are not managed. Each reason that occurred has a line.
-fn show_unmanaged(counts: &Counts, out: &mut String) {
+/// Shows channels that are not managed. Each reason that occurred has a line. `limited`: an owner
+/// on the GPU has a limit on launches, which does not bind them.
+fn show_unmanaged(counts: &Counts, limited: bool, out: &mut String) {
     let all = counts
         .iter()
         .fold(0, |sum: u64, more| sum.saturating_add(*more));
@@ -249,6 +251,7 @@ fn show_unmanaged(counts: &Counts, out: &mut String) {
     {
         let _ = writeln!(out, "unmanaged.{} {count}", reason.name());
     }
+    let _ = writeln!(out, "ungoverned {}", if limited { all } else { 0 });
 }
 
 /// A write, for the log.

@@ -10,6 +10,8 @@ use gct_core::policy::pace;
 use gct_core::unmanaged::Reason;
 use serde_json::{Map, Value};
 
+use super::super::ungoverned::Ungoverned;
+
 /// The files of one value that findings are made of.
 pub(super) const VALUES: [File; 13] = [
     File::GmemCurrent,
@@ -34,6 +36,8 @@ pub(super) struct Look {
     pub(super) values: BTreeMap<&'static str, String>,
     /// Counters, as `FILE KEY`.
     pub(super) counters: BTreeMap<String, u64>,
+    /// Neighbours' channels that obey no limit on launches, while somebody has one.
+    pub(super) beside: Vec<Ungoverned>,
 }
 
 impl Look {
@@ -398,6 +402,13 @@ impl Watched<'_> {
                 finding.number(&key, channels);
                 finding.line(not_managed(*reason, channels));
             }
+        }
+        for found in &self.now.beside {
+            finding.number(&format!("ungoverned.{}", found.target), found.channels);
+            finding.line(format!(
+                "Its limits on launches do not hold against {}.",
+                found.named()
+            ));
         }
         if let Some(processes) = now("unbound") {
             finding.number("unbound", processes);

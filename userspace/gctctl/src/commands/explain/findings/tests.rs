@@ -12,6 +12,7 @@ fn look(values: &[(&'static str, &str)], counters: &[(&str, u64)]) -> Look {
     Look {
         values: values.iter().map(owned).collect(),
         counters: counters.iter().map(counter).collect(),
+        beside: Vec::new(),
     }
 }
 
