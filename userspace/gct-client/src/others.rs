@@ -3,14 +3,19 @@
 //! Finds processes that have a GPU open and not the library. No limit of the user-space mode binds
 //! them, and gctd does not know them.
 
-use crate::{Error, Owner, Target, Tree};
-use gct_core::iface::{files, File};
+use crate::{Content, Error, Owner, Target, Tree};
+use gct_core::iface::files::{self, Mode, FILES};
+use gct_core::iface::{File, Place};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 /// The name that the library's file begins with.
 const LIBRARY: &str = "/libgct_preload.so";
+
+/// Most ancestors that are searched for a member of a group, as gctd does.
+const ANCESTORS_MAX: usize = 64;
 
 /// A process that has GPUs open.
 #[derive(Debug, PartialEq)]
@@ -21,6 +26,23 @@ pub struct Other {
     pub gpus: Vec<u32>,
     /// The name of its program.
     pub command: String,
+    /// The group of which it would be a member with the library.
+    pub group: Option<String>,
+    /// Those of the GPUs on which that group has a limit. It does not bind the process.
+    pub escapes: Vec<u32>,
+}
+
+impl Other {
+    /// Says that it escapes its group's limits, if it does. Its name may be any bytes.
+    pub fn escape(&self) -> Option<String> {
+        let group = self.group.as_ref().filter(|_| !self.escapes.is_empty())?;
+        let gpus: Vec<String> = self.escapes.iter().map(u32::to_string).collect();
+        let (pid, command) = (self.pid, &self.command);
+        Some(format!(
+            "process {pid} ({command:?}) has GPU {} open without the library, so no limit of {group} binds it",
+            gpus.join(",")
+        ))
+    }
 }
 
 /// What a look at all processes found.
@@ -34,38 +56,124 @@ pub struct Found {
     pub hidden: usize,
 }
 
+/// What the tree has.
+#[derive(Debug, Default)]
+struct Known {
+    /// Pairs of the N of `/dev/nvidiaN` and the index.
+    gpus: Vec<(u32, u32)>,
+    /// Processes that have the library.
+    pids: Vec<u32>,
+    /// The groups of members by pid.
+    members: BTreeMap<u32, String>,
+    /// The groups of cgroups.
+    cgroups: BTreeMap<String, String>,
+}
+
 /// Looks at all processes below `proc`, which is a `/proc` of the tree's pid namespace.
 ///
 /// # Errors
 ///
 /// Those of reading the tree.
 pub fn others(tree: &Tree, proc: &Path) -> Result<Found, Error> {
-    let mut gpus = Vec::new();
-    for gpu in tree.gpus()? {
-        let read = |file| tree.read(&Target::Gpu(gpu), files::entry(file));
-        let (mode, minor) = (read(File::GpuMode)?, read(File::GpuMinor)?);
-        if let (true, Ok(minor)) = (mode.to_string() == "user", minor.to_string().parse()) {
-            gpus.push((minor, gpu));
+    let mut found = find(proc, &Known::read(tree)?);
+    let mut limited = BTreeMap::new();
+    for other in &mut found.others {
+        let Some(group) = &other.group else {
+            continue;
+        };
+        for gpu in &other.gpus {
+            let pool = Target::Pool(Owner::Group(group.clone()), *gpu);
+            let of_pool = limited.entry((group.clone(), *gpu));
+            if *of_pool.or_insert_with(|| is_limited(tree, &pool)) {
+                other.escapes.push(*gpu);
+            }
         }
     }
-    let owners = tree.owners()?;
-    let known = owners.iter().filter_map(|owner| match owner {
-        Owner::Process(pid) => Some(*pid),
-        Owner::Group(_) => None,
-    });
-    Ok(find(proc, &gpus, &known.collect::<Vec<_>>()))
+    Ok(found)
 }
 
-/// Looks at all processes but the `known` ones, which have the library. `gpus` are pairs of the N
-/// of `/dev/nvidiaN` and the index.
-fn find(proc: &Path, gpus: &[(u32, u32)], known: &[u32]) -> Found {
+/// Returns whether a file of a pool has another value than its default. What a GPU does not
+/// support, and what went meanwhile, limits nothing.
+fn is_limited(tree: &Tree, pool: &Target) -> bool {
+    let mut limits = FILES.iter().filter(|entry| {
+        let settable = entry.place == Place::Pool && entry.mode == Mode::ReadWrite;
+        settable && entry.feature.is_some() && !entry.default.is_empty()
+    });
+    limits.any(|entry| {
+        let value = tree.read(pool, entry).map(|value| value.to_string());
+        value.is_ok_and(|value| value != entry.default)
+    })
+}
+
+impl Known {
+    fn read(tree: &Tree) -> Result<Self, Error> {
+        let mut known = Self::default();
+        for gpu in tree.gpus()? {
+            let read = |file| tree.read(&Target::Gpu(gpu), files::entry(file));
+            let (mode, minor) = (read(File::GpuMode)?, read(File::GpuMinor)?);
+            if let (true, Ok(minor)) = (mode.to_string() == "user", minor.to_string().parse()) {
+                known.gpus.push((minor, gpu));
+            }
+        }
+        for owner in tree.owners()? {
+            let group = match &owner {
+                Owner::Process(pid) => {
+                    known.pids.push(*pid);
+                    continue;
+                }
+                Owner::Group(name) => name.clone(),
+            };
+            let target = Target::Owner(owner);
+            // A group that went meanwhile has no members.
+            let read = |file| tree.read(&target, files::entry(file)).ok();
+            if let Some(Content::Pids(pids)) = read(File::GroupProcs) {
+                let members = pids.into_iter().map(|pid| (pid, group.clone()));
+                known.members.extend(members);
+            }
+            if let Some(Content::Cgroup(Some(path))) = read(File::GroupCgroup) {
+                known.cgroups.insert(path, group);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Returns the group of a process: that of the closest member among it and its ancestors, or
+    /// else that of the closest cgroup.
+    fn group(&self, proc: &Path, pid: u32) -> Option<String> {
+        let mut ancestor = pid;
+        for _ in 0..ANCESTORS_MAX {
+            if let Some(group) = self.members.get(&ancestor) {
+                return Some(group.clone());
+            }
+            match parent(&proc.join(ancestor.to_string())) {
+                Some(parent) => ancestor = parent,
+                None => break,
+            }
+        }
+        let text = fs::read_to_string(proc.join(format!("{pid}/cgroup"))).ok()?;
+        let cgroup = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let mut above = Path::new(cgroup).ancestors();
+        above.find_map(|path| self.cgroups.get(path.to_str()?).cloned())
+    }
+}
+
+/// Returns the pid of a process's parent. The name before it may contain any byte.
+fn parent(process: &Path) -> Option<u32> {
+    let stat = fs::read(process.join("stat")).ok()?;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Looks at all processes but those that have the library.
+fn find(proc: &Path, known: &Known) -> Found {
     let mut found = Found {
-        gpus: gpus.iter().map(|(_, gpu)| *gpu).collect(),
+        gpus: known.gpus.iter().map(|(_, gpu)| *gpu).collect(),
         ..Found::default()
     };
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut pids: Vec<u32> = pids.filter(|pid| !known.contains(pid)).collect();
+    let mut pids: Vec<u32> = pids.filter(|pid| !known.pids.contains(pid)).collect();
     pids.sort_unstable();
     for pid in pids {
         let process = proc.join(pid.to_string());
@@ -80,9 +188,8 @@ fn find(proc: &Path, gpus: &[(u32, u32)], known: &[u32]) -> Found {
         let links = fds.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
         let minors = links.filter_map(|link| minor(&link));
         let index = |minor| {
-            gpus.iter()
-                .find(|(of, _)| *of == minor)
-                .map(|(_, gpu)| *gpu)
+            let mut gpus = known.gpus.iter();
+            gpus.find(|(of, _)| *of == minor).map(|(_, gpu)| *gpu)
         };
         let mut gpus: Vec<u32> = minors.filter_map(index).collect();
         gpus.sort_unstable();
@@ -93,6 +200,8 @@ fn find(proc: &Path, gpus: &[(u32, u32)], known: &[u32]) -> Found {
                 pid,
                 gpus,
                 command: command.trim_end().to_owned(),
+                group: known.group(proc, pid),
+                escapes: Vec::new(),
             });
         }
     }
@@ -141,13 +250,32 @@ mod tests {
         );
         process(5, &["/dev/nvidia1"], library);
         process(6, &["/dev/nvidia1"], "");
+        // Its shell was attached; the name of the program is no field.
+        fs::write(proc.join("30/stat"), "30 (a) 7) S 4 30 30 0 -1").unwrap();
+        fs::write(proc.join("30/cgroup"), "0::/a\n").unwrap();
         fs::create_dir_all(proc.join("driver")).unwrap();
         let other = Other {
             pid: 30,
             gpus: vec![0, 2],
             command: "program 30".into(),
+            group: Some("web".into()),
+            escapes: Vec::new(),
         };
-        let found = find(&proc, &[(4, 0), (1, 2)], &[6]);
+        let name = |name: &str| name.to_owned();
+        let mut known = Known {
+            gpus: vec![(4, 0), (1, 2)],
+            pids: vec![6],
+            members: BTreeMap::from([(4, name("web"))]),
+            cgroups: [("/a", "a"), ("/a/b", "b"), ("/", "all")]
+                .map(|(path, group)| (name(path), name(group)))
+                .into(),
+        };
+        let found = find(&proc, &known);
+        known.members.clear();
+        let of_cgroup = ["/a/b/c/d", "/a/bc", "/ab", ""].map(|path| {
+            fs::write(proc.join("30/cgroup"), format!("7:cpu:/a/b\n0::{path}\n")).unwrap();
+            known.group(&proc, 30)
+        });
         fs::remove_dir_all(&proc).unwrap();
         let expected = Found {
             others: vec![other],
@@ -155,5 +283,8 @@ mod tests {
             hidden: 0,
         };
         assert_eq!(found, expected);
+        let expected = ["b", "a", "all"].map(|group| Some(name(group)));
+        assert_eq!(of_cgroup[..3], expected);
+        assert_eq!(of_cgroup[3], None);
     }
 }

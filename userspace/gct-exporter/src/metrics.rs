@@ -80,6 +80,7 @@ pub(crate) enum Own {
     Evicted,
     Kubelet,
     Others,
+    Escapes,
     Build,
 }
 

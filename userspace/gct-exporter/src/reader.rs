@@ -6,6 +6,7 @@
 //! support, has no sample. Any other failure is counted. If the tree itself fails, its samples are
 //! dropped and `gctgroup_up` is 0: half of a tree would look like a whole one.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -169,6 +170,18 @@ impl Walk<'_> {
             let labels = vec![("gpu", gpu.to_string())];
             self.samples
                 .push_own(Own::Others, labels, Number::Whole(count));
+        }
+        let mut escapes = BTreeMap::new();
+        for other in &found.others {
+            for gpu in &other.escapes {
+                *escapes.entry((other.group.as_ref(), *gpu)).or_insert(0) += 1;
+            }
+        }
+        for ((group, gpu), count) in escapes {
+            let group = group.cloned().unwrap_or_default();
+            let labels = vec![("group", group), ("gpu", gpu.to_string())];
+            self.samples
+                .push_own(Own::Escapes, labels, Number::Whole(count));
         }
         Ok(())
     }

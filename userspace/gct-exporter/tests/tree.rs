@@ -47,7 +47,22 @@ fn processes_without_the_library_are_counted() {
         "--proc".as_ref(),
         proc.as_os_str(),
     ];
+    let admin = daemon.client();
+    for (group, cgroup) in [("web", "/web"), ("free", "/free")] {
+        admin.write("control", format!("create {group}")).unwrap();
+        admin
+            .write(&format!("{group}/group.cgroup"), cgroup)
+            .unwrap();
+    }
+    admin.write("web/1/gmem.limit", "1G").unwrap();
+    fs::write(proc.join("11/cgroup"), "0::/web/a\n").unwrap();
+    fs::write(proc.join("12/cgroup"), "0::/free\n").unwrap();
     let page = Exporter::new(&options).page();
+    let escapes = |group: &str| {
+        let series = "gctgroup_group_processes_without_library";
+        page.get(&format!("{series}{{gpu=\"1\",group=\"{group}\"}}"))
+    };
+    assert_eq!((escapes("web"), escapes("free")), (Some(1.0), None));
     for (gpu, count) in [(0, 0.0), (1, 2.0)] {
         let series = format!("gctgroup_gpu_processes_without_library{{gpu=\"{gpu}\"}}");
         assert_eq!(page.get(&series), Some(count), "{series}");

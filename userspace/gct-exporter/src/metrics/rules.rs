@@ -70,4 +70,12 @@ pub(crate) static RULES: &[Metric] = &[
         &[],
         "Processes that have the GPU open and not the library; with --proc, in the user-space mode.",
     ),
+    own(
+        Scope::Group,
+        "processes_without_library",
+        Kind::Gauge,
+        Own::Escapes,
+        &["gpu"],
+        "The same in a group's cgroup, or of members by pid and their descendants, while the group has a limit on the GPU; absent until there is one.",
+    ),
 ];

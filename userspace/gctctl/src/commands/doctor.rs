@@ -8,7 +8,7 @@ mod tested;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gct_client::{Content, Door, Error, Target, Tree, DEFAULT_ROOT};
+use gct_client::{others, Content, Door, Error, Other, Target, Tree, DEFAULT_ROOT};
 use gct_core::iface::{files, File, ABI};
 use serde_json::{json, Value};
 
@@ -94,6 +94,7 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
     findings.extend(check_tree(tree, &system, user_mode, inside));
     if user_mode && !inside {
         findings.extend(tested::findings(tree, &system));
+        findings.extend(escapes(tree, &system));
     }
     let mut table = Table::new(&["CHECK", "STATUS", "FINDING"]);
     for finding in &findings {
@@ -123,6 +124,18 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
             .push(Failure::new(1, format!("There are {many} problems."))),
     }
     outcome
+}
+
+/// Names the processes that use a GPU without the library although their group has limits. A user
+/// who may not look at others' descriptors learns of their own.
+fn escapes(tree: &Tree, system: &System) -> Vec<Finding> {
+    const ADVICE: &str = "Start it with the library: gctctl run, or LD_PRELOAD. env -i and sudo take LD_PRELOAD away. /etc/ld.so.preload gives the library to every program.";
+    let found = others(tree, &system.root.join("proc")).unwrap_or_default();
+    let escapes = found.others.iter().filter_map(Other::escape);
+    let finding = |escape| Finding::ok("library", format!("The {escape}."));
+    escapes
+        .map(|escape| finding(escape).because(Status::Problem, ADVICE))
+        .collect()
 }
 
 /// The files of the machine outside the tree.

@@ -53,12 +53,20 @@ fn list_others(tree: &Tree, options: &Ls, outcome: &mut Outcome) {
         Ok(found) => found,
         Err(error) => return outcome.failures.push(error.into()),
     };
-    let mut table = Table::new(&["WITHOUT THE LIBRARY", "GPUS", "COMMAND"]);
+    let mut table = Table::new(&["WITHOUT THE LIBRARY", "GPUS", "GROUP", "COMMAND"]);
     let mut list = Vec::new();
     for other in &found.others {
         let gpus: Vec<String> = other.gpus.iter().map(u32::to_string).collect();
-        table.row([other.pid.to_string(), gpus.join(","), other.command.clone()]);
-        list.push(json!({ "pid": other.pid, "gpus": other.gpus, "command": other.command }));
+        let group = other.group.clone().unwrap_or_default();
+        let command = other.command.clone();
+        table.row([other.pid.to_string(), gpus.join(","), group, command]);
+        list.push(json!({
+            "pid": other.pid,
+            "gpus": other.gpus,
+            "group": other.group,
+            "escapes": other.escapes,
+            "command": other.command,
+        }));
     }
     outcome.text.push('\n');
     outcome.text.push_str(&match table.is_empty() {
