@@ -47,7 +47,7 @@ struct Connected {
     /// The GPUs on which the governor knows its peers, with the board generation of the last query
     /// for them.
     attached: Vec<(u32, u64)>,
-    /// The versions of a daemon that the user was told of last.
+    /// The versions of a daemon that the user was told of since the last one of this release.
     told: Option<Versions>,
 }
 
@@ -311,6 +311,7 @@ impl Connected {
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
         if renewed {
             self.attached.clear();
+            self.told = None;
         }
     }
 

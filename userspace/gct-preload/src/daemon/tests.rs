@@ -133,6 +133,25 @@ fn the_bell_is_heard_for_every_gpu() {
     }
 }
 
+/// The versions of a daemon of another release.
+fn others() -> Versions {
+    Versions::from(1000 << 16 | 1001)
+}
+
+/// Puts a daemon of another release in the place of one.
+fn replace(daemon: &mut Daemon) {
+    daemon.stop();
+    let listener = socket::listen(&daemon.socket(), rustix::fs::Mode::RWXU).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(client) = rustix::net::accept(&listener) {
+            let _: (Request, _) = socket::receive(client.as_fd()).unwrap();
+            let versions = others();
+            let flags = rustix::net::SendFlags::empty();
+            socket::send(client.as_fd(), &Reply::Hello { versions }, &[], flags).unwrap();
+        }
+    });
+}
+
 /// Checks that an upgrade of the daemon alone is told once, and leaves the limits in force.
 #[test]
 fn a_daemon_of_another_release_leaves_the_last_limits() {
@@ -146,16 +165,7 @@ fn a_daemon_of_another_release_leaves_the_last_limits() {
         (vec![("gpu", 0)], None)
     );
 
-    daemon.stop();
-    let listener = socket::listen(&daemon.socket(), rustix::fs::Mode::RWXU).unwrap();
-    std::thread::spawn(move || {
-        while let Ok(client) = rustix::net::accept(&listener) {
-            let _: (Request, _) = socket::receive(client.as_fd()).unwrap();
-            let versions = Versions::from(1000 << 16 | 1001);
-            let flags = rustix::net::SendFlags::empty();
-            socket::send(client.as_fd(), &Reply::Hello { versions }, &[], flags).unwrap();
-        }
-    });
+    replace(&mut daemon);
     assert_eq!(news(&mut process), []);
     let told = process.other_release().unwrap();
     assert!(
@@ -169,4 +179,20 @@ fn a_daemon_of_another_release_leaves_the_last_limits() {
     process.told = None;
     assert!(!process.link.maintain(1));
     assert_eq!(process.other_release(), None, "it was told at its start");
+}
+
+/// Checks that a program is told of it again if it has had a daemon of its release since.
+#[test]
+fn another_release_is_told_again_after_one_of_its_own() {
+    let mut daemon = Daemon::new("again", 1);
+    let mut process = self::process(&daemon, 1);
+    process.told = Some(others());
+    process.link = Link::new(daemon.socket());
+    process.maintain();
+    replace(&mut daemon);
+    // It connects once a second at most.
+    std::thread::sleep(LOOK);
+    process.maintain();
+    assert!(process.other_release().is_some());
+    assert_eq!(process.other_release(), None);
 }
