@@ -129,18 +129,20 @@ make_slurm_root() {
 	install_machine_script "$root" slurm
 }
 
-# Makes a Debian with systemd, the package's files and programs that play tenants, for the machine.
+# Makes a Debian with systemd, both packages and programs that play tenants, for the machine.
 make_systemd_root() {
 	local root=$1
 	rm -rf "$root"
 	mkdir -p "$root"/{proc,sys,dev}
 	tar -C "$BUILD/chroot/make/" --exclude './proc/*' --exclude './sys/*' --exclude './dev/*' \
-		--exclude './usr/share/*' --exclude './usr/include' --exclude './usr/lib/gcc*' --exclude '*/perl*' \
-		--exclude '*/python3*' --exclude './var/cache/*' --exclude './var/lib/apt/*' -cf - . | tar -C "$root" -xf -
-	dpkg-deb --fsys-tarfile "$made"/new/gctgroup-tools_*.deb | tar -C "$root" -x --keep-directory-symlink
+		--exclude './usr/share/*' --exclude './usr/include' --exclude './usr/lib/gcc*' --exclude '*/perl/*' \
+		--exclude '*/perl5' --exclude '*/python3*' --exclude './var/cache/*' --exclude './var/lib/apt/*' -cf - . |
+		tar -C "$root" -xf -
+	mkdir "$root/debs"
+	cp "$made"/old/gctgroup-tools_*.deb "$root/debs/old.deb"
+	cp "$made"/new/gctgroup-tools_*.deb "$root/debs/new.deb"
+	install -m 755 "$ROOT/tests/packages/gct-load" "$root/debs"
 	install --strip "$GUEST_BIN/rm-pod" "$made/programs-of-tests/tenant" "$root/usr/bin"
-	# No CUDA runs in the machine.
-	install -m 755 -T "$ROOT/tests/packages/gct-load" "$root/usr/lib/gctgroup/gct-load"
 	install_machine_script "$root" systemd
 }
 

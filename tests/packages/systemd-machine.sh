@@ -3,7 +3,7 @@
 # In Debian 12: systemd starts the package's units, as process 1 of a pid namespace. First the
 # driver's nodes and debugfs are hidden, and gctd owns the tree; then the kernel does.
 RESULTS=/var/results
-TESTS=41
+TESTS=54
 BOOT_SECONDS=300
 
 # boot MODE: runs systemd until it has executed this script with MODE. Prints what that added to the
@@ -33,8 +33,12 @@ boot() {
 	tail -n +$((before + 1)) $RESULTS
 }
 
-# The package's script enables gctd. Its profile of GPUs is a file: nobody asks the driver here.
+# The older package is installed as by apt. The GPUs are a file: nobody asks the driver here.
 prepare() {
+	# No CUDA runs here.
+	dpkg-divert --quiet --local --rename --add /usr/lib/gctgroup/gct-load
+	dpkg --install /debs/old.deb >/var/log/installed 2>&1 || cat /var/log/installed
+	install -m 755 /debs/gct-load /usr/lib/gctgroup/gct-load
 	mkdir -p /opt/gpus/0000:01:00.0 /etc/gctgroup /etc/default
 	printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
 		>/opt/gpus/0000:01:00.0/information
@@ -75,6 +79,34 @@ prepare() {
 explain() {
 	systemctl status --no-pager --lines=20 'gct*'
 	tail -n 15 /run/plugin.log
+}
+
+# Programs that start one after the other while the package is upgraded. One that finds no daemon
+# starts again, as the library asks again.
+load() {
+	while [ ! -e /run/upgraded ]; do
+		tenant --exit 16 64 >>/run/load 2>/dev/null || sleep 0.05
+	done
+}
+upgrades() {
+	[ -e /run/upgraded ] || dpkg --install /debs/new.deb
+	touch /run/upgraded
+}
+# runs UNIT: its process is of the installed package.
+runs() { is "$(readlink "/proc/$(pid_of "$1")/exe")" "/usr/sbin/$1"; }
+is_new() {
+	is "$(dpkg-query -W -f '${Version}' gctgroup-tools)" "$(dpkg-deb -f /debs/new.deb Version)" &&
+		[ "$(pid_of gctd)" != "$1" ] && runs gctd
+}
+# What groups, members and accounts are.
+accounts() {
+	local group
+	for group in serve train told; do
+		gctctl --user get $group group.procs
+		gctctl --user get $group/0 gmem.limit
+		gctctl --user get $group/0 gmem.current
+		gctctl --user get $group/0 tpc.mask
+	done
 }
 
 pid_of() { systemctl show --value --property=MainPID "$1"; }
@@ -118,10 +150,11 @@ user() {
 	soon "what runs in a slice is a member of its group" member train train.service
 	soon "under its limit" eval 'is "$(sed 1d /run/train)" "16 MiB granted
 64 MiB refused"'
-	systemd-run --quiet --unit=told sleep 600
+	systemd-run --quiet --unit=told -p StandardOutput=file:/run/told tenant 64
 	gctctl --user create told
-	gctctl --user set told gmem.limit=2G
+	gctctl --user set told gmem.limit=2G tpc.mask=0-7
 	gctctl --user attach told --pid "$(pid_of told)"
+	soon "a program that runs learns its group's mask" grep -x 'may use 8 TPCs' /run/told
 	killed=$(pid_of gctd)
 	kill -9 "$killed"
 	soon "systemd starts a killed gctd anew" eval '[ "$(pid_of gctd)" -gt "$killed" ]'
@@ -130,8 +163,35 @@ user() {
 	soon "a member by its pid is one again" member told told
 	soon "the service's program is a member again" member serve serve.service
 	soon "the exporter goes on" shows 'gctgroup_up{} 1'
-	systemctl stop serve train told
+	before=$(accounts)
+	daemon=$(pid_of gctd)
+	systemd-run --quiet --slice=train.slice --unit=load /test.sh load
+	soon "programs start and end" test -s /run/load
+	soon "the package is upgraded while programs run" upgrades
+	soon "another gctd runs, of the new package" is_new "$daemon"
+	soon "exporter and plugin are restarted" eval 'runs gct-exporter && runs gct-device-plugin'
+	soon "groups, members, limits and charges are as before" eval 'is "$(accounts)" "$before"'
+	soon "whoever started meanwhile had its group's limit" eval \
+		'grep -qx "64 MiB refused" /run/load && ! grep -x "64 MiB granted" /run/load'
+	systemctl stop gctd
+	soon "gctd can be stopped" eval '! gctctl --user get told/0 tpc.mask'
+	sleep 1
+	systemctl start gctd
+	soon "a gctd that was away has all of it" eval 'is "$(accounts)" "$before"'
+	soon "no program had another mask at any time" eval 'is "$(sed 1,2d /run/told)" "may use 8 TPCs"'
+	systemctl stop serve train told load
 	soon "programs that have ended are no members" eval 'is "$(gctctl --user get serve group.procs)" ""'
+	drop_in=/etc/systemd/system/gct-exporter.service.d
+	mkdir -p $drop_in
+	cp /usr/share/doc/gctgroup-tools/examples/gct-exporter-proc.conf $drop_in
+	touch /dev/nvidia0
+	systemd-run --quiet --slice=train.slice --unit=bare env -i /bin/sh -c 'exec sleep 600 </dev/nvidia0'
+	systemctl daemon-reload
+	systemctl restart gct-exporter
+	soon "by its drop-in the exporter sees who uses a GPU without the library" \
+		shows 'gctgroup_group_processes_without_library{group="train",gpu="0"} 1'
+	systemctl stop bare
+	rm -r /dev/nvidia0 $drop_in
 	soon "a self-test without a GPU ends well" has_run gctgroup-selftest
 	soon "the plugin waits for a node's first kubelet" grep -q 'small: waits for a kubelet' /run/plugin.log
 	mkdir -p /var/lib/kubelet/device-plugins
@@ -166,7 +226,10 @@ kernel() {
 	soon "it serves what is healthy" eval '! grep unhealthy /run/plugin.log'
 }
 
-if [ $# = 1 ]; then
+if [ "${1:-}" = load ]; then
+	load
+	exit
+elif [ $# = 1 ]; then
 	tests=$(grep -cE '^(not )?ok ' $RESULTS)
 	"$1"
 	exit

@@ -3,15 +3,16 @@
 //! Usage: tenant [--exit] MIB...
 //!
 //! Says to gctd what the preload library of a CUDA program would, without a GPU: a channel on the
-//! first GPU, and allocations of so many MiB. Prints the daemon's answers and stays connected, or
-//! exits. It runs in a container of the job `kubernetes`.
+//! first GPU, and allocations of so many MiB. Prints the daemon's answers. Then it exits, or stays
+//! connected and prints each change of its mask; 0 TPCs are no mask. It runs in containers of the
+//! job `kubernetes`, and as a service in the job `packages`.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gct_core::rmapi::{self, escape};
 use gctd::testing::alloc;
-use gctd_ipc::tenant::{self, Link, Verdict};
+use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
 
 const CLIENT: u32 = 0xc1d0_0019;
 const DEVICE: u32 = 0x5c00_0002;
@@ -46,7 +47,7 @@ fn main() {
     allocate(&mut link, CLIENT, DEVICE, 0x80, Some(BUS << 8));
     allocate(&mut link, DEVICE, GROUP, 0xa06c, None);
     allocate(&mut link, GROUP, CHANNEL, 0xc86f, None);
-    let gpu = link.gpu_of(CLIENT, GROUP).expect("a page");
+    let mut gpu = link.gpu_of(CLIENT, GROUP).expect("a page");
     let tpcs = link.dependable_tpcs(gpu.minor).expect("TPCs");
     let count: u32 = tpcs.iter().map(|word| word.count_ones()).sum();
     println!("can count on {count} TPCs");
@@ -60,8 +61,18 @@ fn main() {
     if exits {
         return;
     }
+    let mask = |gpu: &Gpu| gpu.page.limits().and_then(|(_, limits)| limits.tpcs);
+    let mut last = mask(&gpu);
     loop {
-        sleep(Duration::from_millis(200));
+        sleep(Duration::from_millis(20));
         link.maintain(now());
+        // Without a daemon the last page stays.
+        gpu = link.gpu_of(CLIENT, GROUP).unwrap_or(gpu);
+        let now = mask(&gpu);
+        if now != last {
+            let count = |tpcs: [u64; 4]| tpcs.iter().map(|word| word.count_ones()).sum::<u32>();
+            println!("may use {} TPCs", now.map_or(0, count));
+            last = now;
+        }
     }
 }
