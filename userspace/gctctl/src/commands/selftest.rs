@@ -8,6 +8,7 @@
 
 mod checks;
 mod kit;
+mod mps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
