@@ -64,6 +64,8 @@ pub struct Host {
     pub hook: PathBuf,
     /// The preload library on the host, in the user mode.
     pub library: Option<PathBuf>,
+    /// The host's devices, as the kernel describes them.
+    pub sys: PathBuf,
     /// The driver's files.
     pub driver: Driver,
     /// What the hooks are told.

@@ -41,6 +41,8 @@ const FOLDERS: [&str; 6] = [
 ];
 /// Where the loaders of images search: the first is Debian's, the other Red Hat's.
 pub const IN_CONTAINER: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+/// The library that answers questions about GPUs.
+const NVML: &str = "libnvidia-ml.so.";
 /// The program of the driver that people look for.
 const SMI: &str = "usr/bin/nvidia-smi";
 
@@ -96,6 +98,19 @@ impl Driver {
             });
         }
         files
+    }
+
+    /// Returns NVML, as this process sees it.
+    pub fn nvml(&self) -> Option<PathBuf> {
+        let (folder, version) = self.find()?;
+        let library = Path::new(folder).join(format!("{NVML}{version}"));
+        self.has(&library).then(|| self.seen.join(library))
+    }
+
+    /// Returns the version of the loaded module.
+    pub fn loaded(&self) -> Option<String> {
+        let text = fs::read_to_string(&self.version).ok()?;
+        driver_version(&text).map(str::to_owned)
     }
 
     fn has(&self, path: &Path) -> bool {

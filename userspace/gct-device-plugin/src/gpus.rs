@@ -23,6 +23,16 @@ pub struct Gpu {
     pub minor: Option<u32>,
     /// Its PCI address.
     pub pci: String,
+    /// Its UUID, if it is known.
+    pub uuid: Option<String>,
+    /// Its marketing name, if it is known.
+    pub name: Option<String>,
+    /// Its architecture in lower case, if it is known.
+    pub architecture: Option<String>,
+    /// Its compute capability, such as `9.0`, if NVML has said it.
+    pub capability: Option<String>,
+    /// Its NUMA node, if the machine says one.
+    pub numa_node: Option<i64>,
     /// What the driver says of its health; `None` in the user-space mode.
     pub health: Option<String>,
     /// The files that are enforced or measured.
@@ -34,13 +44,6 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Returns its NUMA node, if the machine says one.
-    pub fn numa_node(&self) -> Option<i64> {
-        let path = format!("/sys/bus/pci/devices/{}/numa_node", self.pci);
-        let node = fs::read_to_string(path).ok()?.trim().parse().ok()?;
-        (node >= 0).then_some(node)
-    }
-
     /// Returns why it will enforce more than now, and what to do, if it will. The patched driver
     /// learns a GPU's TPCs from its first client, and enforces what is about TPCs from then on. No
     /// container is that client: none is scheduled.
@@ -50,17 +53,25 @@ impl Gpu {
     }
 }
 
-/// Reads all GPUs of the tree.
+/// Reads all GPUs of the tree, and from `/sys` their NUMA nodes.
 ///
 /// # Errors
 ///
 /// Those of a tree that cannot be read. A fact that the driver has not reported is none.
-pub fn read(tree: &Tree) -> Result<Vec<Gpu>, Error> {
+pub fn read(tree: &Tree, sys: &Path) -> Result<Vec<Gpu>, Error> {
     let gpus = tree.gpus()?;
-    gpus.into_iter().map(|index| gpu(tree, index)).collect()
+    let gpus = gpus.into_iter().map(|index| gpu(tree, sys, index));
+    gpus.collect()
 }
 
-fn gpu(tree: &Tree, index: u32) -> Result<Gpu, Error> {
+/// Returns the NUMA node of a PCI device. A machine without NUMA says -1.
+fn numa_node(sys: &Path, pci: &str) -> Option<i64> {
+    let path = sys.join("bus/pci/devices").join(pci).join("numa_node");
+    let node = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    (node >= 0).then_some(node)
+}
+
+fn gpu(tree: &Tree, sys: &Path, index: u32) -> Result<Gpu, Error> {
     let line = |file| -> Result<Option<String>, Error> {
         match tree.read(&Target::Gpu(index), files::entry(file)) {
             Ok(Content::Line(line)) => Ok(Some(line)),
@@ -75,10 +86,16 @@ fn gpu(tree: &Tree, index: u32) -> Result<Gpu, Error> {
         Content::Words(words) => words.into_iter().collect(),
         _ => BTreeSet::new(),
     };
+    let pci = line(File::GpuPci)?.unwrap_or_default();
     Ok(Gpu {
         index,
         minor: number(File::GpuMinor)?.and_then(|minor| u32::try_from(minor).ok()),
-        pci: line(File::GpuPci)?.unwrap_or_default(),
+        uuid: line(File::GpuUuid)?,
+        name: line(File::GpuName)?,
+        architecture: line(File::GpuArchitecture)?,
+        capability: None,
+        numa_node: numa_node(sys, &pci),
+        pci,
         health: line(File::GpuHealth)?,
         features,
         tpcs: number(File::GpuTpcs)?,
@@ -95,6 +112,23 @@ pub enum Fault {
     Uvm(PathBuf),
     /// The driver reported an error after which the GPU needs a reset: `xid N`.
     Driver(String),
+    /// NVML says that the GPU needs this before it may be used again.
+    Needs(String),
+    /// Its MPS daemon does not serve.
+    Mps(String),
+}
+
+impl Fault {
+    /// Returns it as a word, which is a value of a label.
+    pub fn word(&self) -> String {
+        match self {
+            Self::Node(_) => "node-gone".to_owned(),
+            Self::Uvm(_) => "uvm-missing".to_owned(),
+            Self::Driver(health) => health.replace(' ', "-"),
+            Self::Needs(action) => action.clone(),
+            Self::Mps(_) => "mps".to_owned(),
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -105,6 +139,8 @@ impl fmt::Display for Fault {
                 write!(f, "there is no {}: run nvidia-modprobe -u", path.display())
             }
             Self::Driver(health) => write!(f, "the driver reported {health}"),
+            Self::Needs(action) => write!(f, "NVML says {action}"),
+            Self::Mps(error) => f.write_str(error),
         }
     }
 }
@@ -140,6 +176,10 @@ mod tests {
             for (path, text) in [
                 ("gpus/0/minor", "3"),
                 ("gpus/0/pci", "0000:01:00.0"),
+                ("gpus/0/uuid", "GPU-00112233-4455-6677-8899-aabbccddeeff"),
+                ("gpus/0/name", "NVIDIA H200"),
+                ("gpus/0/architecture", "hopper"),
+                ("sys/bus/pci/devices/0000:01:00.0/numa_node", "1"),
                 ("gpus/0/health", "ok"),
                 ("gpus/0/features", "gmem.limit\ncompute.events"),
                 ("gpus/0/tpcs", "66"),
@@ -159,7 +199,7 @@ mod tests {
         }
 
         fn fault(&self) -> Option<Fault> {
-            let gpus = read(&Tree::at(&self.0)).unwrap();
+            let gpus = read(&Tree::at(&self.0), &self.0.join("sys")).unwrap();
             fault(&gpus[0], &self.0.join("dev"))
         }
     }
@@ -173,12 +213,20 @@ mod tests {
     #[test]
     fn the_facts_of_a_gpu_are_those_of_the_tree() {
         let files = Files::new("facts");
-        let gpus = read(&Tree::at(&files.0)).unwrap();
+        let sys = files.0.join("sys");
+        let gpus = read(&Tree::at(&files.0), &sys).unwrap();
         let [gpu] = &gpus[..] else { panic!("{gpus:?}") };
         assert_eq!((gpu.minor, gpu.health.as_deref()), (Some(3), Some("ok")));
         assert_eq!((gpu.tpcs, gpu.memory), (Some(66), Some(1 << 30)));
         assert!(gpu.features.contains("gmem.limit"));
-        assert!(read(&Tree::at(files.0.join("nothing"))).is_err());
+        let shown = [&gpu.uuid, &gpu.name, &gpu.architecture].map(|fact| fact.clone().unwrap());
+        let uuid = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!(shown, [uuid, "NVIDIA H200", "hopper"]);
+        assert_eq!(gpu.numa_node, Some(1));
+        files.write("sys/bus/pci/devices/0000:01:00.0/numa_node", "-1");
+        let gpus = read(&Tree::at(&files.0), &sys).unwrap();
+        assert_eq!(gpus[0].numa_node, None);
+        assert!(read(&Tree::at(files.0.join("nothing")), &sys).is_err());
     }
 
     #[test]

@@ -12,12 +12,20 @@ use gct_kubelet::group::PodContainer;
 use tokio::sync::watch;
 
 use crate::cdi::Host;
-use crate::gpus::{self, Gpu};
+use crate::dra::slice::Offer;
+use crate::gpus::{self, Fault, Gpu};
 use crate::groups;
 use crate::inventory::{self, Offers};
 use crate::mps::Watch;
+use crate::nvml;
 use crate::profiles::{Claims, Profile};
 use crate::service::{SlotState, Tenants};
+
+/// What is wrong with each GPU of the tree, if something is.
+type Health = BTreeMap<u32, Option<Fault>>;
+
+/// What is wrong with a GPU that the tree does not show, or no longer.
+const GONE: &str = "not-in-tree";
 
 /// Keeps slots, specs and groups up to date.
 #[derive(Debug)]
@@ -28,12 +36,13 @@ pub struct Keeper {
     pub profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
     /// Who is on which GPU.
     pub tenants: Tenants,
-    /// The GPUs of claims, and where the healthy ones are announced.
-    pub claims: Option<(Claims, watch::Sender<Vec<Gpu>>)>,
+    /// The GPUs of claims, and where they are announced.
+    pub claims: Option<(Claims, watch::Sender<Vec<Offer>>)>,
     /// The GPUs that were ever seen.
     known: BTreeMap<u32, Gpu>,
     offers: Offers,
     mps: Watch,
+    nvml: nvml::Watch,
     said: BTreeSet<String>,
 }
 
@@ -43,10 +52,12 @@ impl Keeper {
         host: Arc<Host>,
         profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
         tenants: Tenants,
-        claims: Option<(Claims, watch::Sender<Vec<Gpu>>)>,
+        claims: Option<(Claims, watch::Sender<Vec<Offer>>)>,
     ) -> Self {
+        let driver = host.driver.clone();
         Self {
             mps: Watch::new(Arc::clone(&host.mps)),
+            nvml: nvml::Watch::start(move || driver.nvml()),
             host,
             profiles,
             tenants,
@@ -67,7 +78,7 @@ impl Keeper {
         let mut messages = BTreeSet::new();
         let seen = self.look(&mut messages);
         if seen.is_err() {
-            self.announce(&BTreeSet::new());
+            self.announce(&Health::new());
         }
         match groups::reconcile(&self.host.places, pods) {
             Ok(report) => {
@@ -98,24 +109,24 @@ impl Keeper {
 
     fn look(&mut self, messages: &mut BTreeSet<String>) -> Result<()> {
         let tree = self.host.places.tree();
-        let present = match gpus::read(&tree) {
+        let mut present = match gpus::read(&tree, &self.host.sys) {
             Ok(present) => present,
             Err(error) => {
                 messages.insert(one_line(&error));
-                self.announce(&BTreeSet::new());
+                self.announce(&Health::new());
                 return Ok(());
             }
         };
-        let mut healthy: BTreeSet<u32> = BTreeSet::new();
-        for gpu in &present {
-            match gpus::fault(gpu, &self.host.devices) {
-                None => {
-                    healthy.insert(gpu.index);
-                }
-                Some(fault) => {
-                    messages.insert(format!("GPU {} is unhealthy: {fault}", gpu.index));
-                }
-            }
+        let addresses = present.iter().map(|gpu| gpu.pci.clone()).collect();
+        let (mut facts, error) = self.nvml.look(addresses);
+        messages.extend(error);
+        let mut health = Health::new();
+        for gpu in &mut present {
+            let facts = facts.remove(&gpu.pci).unwrap_or_default();
+            gpu.capability = facts.capability;
+            let needs = || facts.needs.map(Fault::Needs);
+            let fault = gpus::fault(gpu, &self.host.devices).or_else(needs);
+            health.insert(gpu.index, fault);
         }
         self.known
             .extend(present.into_iter().map(|gpu| (gpu.index, gpu)));
@@ -142,27 +153,37 @@ impl Keeper {
             }
         }
         for gpu in inventory::under_mps(&profiles, &offers) {
-            if !healthy.contains(&gpu) {
+            if !is_healthy(&health, gpu) {
                 continue;
             }
             if let Err(error) = self.mps.keep(gpu) {
-                messages.insert(format!("GPU {gpu} is unhealthy: {error:#}"));
-                healthy.remove(&gpu);
+                health.insert(gpu, Some(Fault::Mps(format!("{error:#}"))));
             }
         }
+        for (gpu, fault) in &health {
+            let note = |fault| format!("GPU {gpu} is unhealthy: {fault}");
+            messages.extend(fault.as_ref().map(note));
+        }
         self.offers = offers;
-        self.announce(&healthy);
+        self.announce(&health);
         Ok(())
     }
 
     /// Tells the kubelet the slots and the API server the GPUs of claims, if they have changed.
-    fn announce(&self, healthy: &BTreeSet<u32>) {
+    fn announce(&self, health: &Health) {
         if let Some((claims, sender)) = &self.claims {
-            let is_meant = |gpu: &&Gpu| claims.may_use(gpu.index) && healthy.contains(&gpu.index);
-            let gpus: Vec<Gpu> = self.known.values().filter(is_meant).cloned().collect();
+            let gpus = self.known.values().filter(|gpu| claims.may_use(gpu.index));
+            let offers = gpus.map(|gpu| Offer {
+                gpu: gpu.clone(),
+                fault: match health.get(&gpu.index) {
+                    Some(fault) => fault.as_ref().map(Fault::word),
+                    None => Some(GONE.to_owned()),
+                },
+            });
+            let offers: Vec<Offer> = offers.collect();
             sender.send_if_modified(|old| {
-                let is_new = *old != gpus;
-                *old = gpus;
+                let is_new = *old != offers;
+                *old = offers;
                 is_new
             });
         }
@@ -173,8 +194,8 @@ impl Keeper {
                 .map_or(&[][..], Vec::as_slice);
             let slots = inventory::slots(profile, gpus).map(|slot| SlotState {
                 slot,
-                is_healthy: healthy.contains(&slot.gpu),
-                numa_node: self.known.get(&slot.gpu).and_then(Gpu::numa_node),
+                is_healthy: is_healthy(health, slot.gpu),
+                numa_node: self.known.get(&slot.gpu).and_then(|gpu| gpu.numa_node),
             });
             let slots: Vec<SlotState> = slots.collect();
             sender.send_if_modified(|old| {
@@ -184,6 +205,10 @@ impl Keeper {
             });
         }
     }
+}
+
+fn is_healthy(health: &Health, gpu: u32) -> bool {
+    health.get(&gpu).is_some_and(Option::is_none)
 }
 
 fn log(message: &str) {

@@ -11,6 +11,7 @@
 //!                 inventory -> cdi             -> runtime -> hooks: bundle, groups, records
 //!                 keeper -> dra                -> API server, kubelet: claims
 //!                 inventory -> mps             daemons of GPUs that are shared side by side
+//! nvml -> keeper                               compute capability, and GPUs to recover
 //! cgroups, pods -> groups, records             what hooks did not see, by keeper
 //! ```
 
@@ -26,6 +27,7 @@ pub mod groups;
 pub mod inventory;
 pub mod keeper;
 pub mod mps;
+pub mod nvml;
 pub mod place;
 pub mod pods;
 pub mod prefer;

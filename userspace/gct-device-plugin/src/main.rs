@@ -15,9 +15,9 @@ use gct_device_plugin::container::State;
 use gct_device_plugin::dra::client::{Server, ServerOptions};
 use gct_device_plugin::dra::plugin::Driver as ClaimsDriver;
 use gct_device_plugin::dra::publish::Publisher;
+use gct_device_plugin::dra::slice::Offer;
 use gct_device_plugin::dra::DRIVER;
 use gct_device_plugin::driver::Driver;
-use gct_device_plugin::gpus::Gpu;
 use gct_device_plugin::keeper::Keeper;
 use gct_device_plugin::mps::Control;
 use gct_device_plugin::place::Places;
@@ -74,6 +74,10 @@ struct Serve {
     /// Directory with the driver's device nodes.
     #[arg(long, value_name = "DIR", default_value = "/dev")]
     devices: PathBuf,
+
+    /// The host's devices.
+    #[arg(long, value_name = "DIR", default_value = "/sys")]
+    sys: PathBuf,
 
     /// The root file system on the host with the driver's libraries.
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -233,6 +237,7 @@ fn host(options: &Serve) -> Result<Host> {
         devices: options.devices.clone(),
         hook: options.hook.clone().unwrap_or(own),
         library,
+        sys: options.sys.clone(),
         driver: driver(options),
         places: options.places.clone(),
         mps: Arc::new(Control {
@@ -321,7 +326,7 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
 fn claims_driver(
     options: &Serve,
     host: &Arc<Host>,
-    gpus: watch::Receiver<Vec<Gpu>>,
+    gpus: watch::Receiver<Vec<Offer>>,
 ) -> Result<(ClaimsDriver, Publisher)> {
     let own = || std::env::var("NODE_NAME").ok();
     let node = options.node.clone().or_else(own);
@@ -343,8 +348,10 @@ fn claims_driver(
     let publisher = Publisher {
         server,
         node,
+        driver: host.driver.clone(),
         gpus,
         bell,
+        taints: true,
     };
     Ok((driver, publisher))
 }

@@ -45,8 +45,16 @@ async fn connect(path: PathBuf) -> Channel {
 impl Cluster {
     /// Starts the plugin; the API server has its slice.
     async fn start(test: &str) -> Self {
+        let cluster = Self::start_plugin(test, |_| {}).await;
+        cluster.until_devices(2).await;
+        cluster
+    }
+
+    /// Starts the plugin on a node that is prepared by a function.
+    async fn start_plugin(test: &str, prepare: impl Fn(&Node)) -> Self {
         let api = ApiServer::start("node1").await;
         let mut node = Node::new(&format!("dra-{test}"), PROFILES);
+        prepare(&node);
         fs::write(node.folder.join("token"), "secret\n").unwrap();
         node.arguments = ["--node", "node1", "--api-server", &api.url, "--api-token"]
             .map(str::to_owned)
@@ -54,9 +62,31 @@ impl Cluster {
         let token = node.folder.join("token");
         node.arguments.push(token.display().to_string());
         node.start_plugin();
-        let cluster = Self { node, api };
-        cluster.until_devices(2).await;
-        cluster
+        Self { node, api }
+    }
+
+    /// Returns the taint of each device of the slice: `value effect`, or nothing.
+    fn taints(&self) -> Vec<String> {
+        let slices = self.api.slices();
+        let devices = slices
+            .first()
+            .and_then(|slice| slice["spec"]["devices"].as_array());
+        let taint = |device: &Value| {
+            let taint = &device["taints"][0];
+            match taint["key"].as_str() {
+                Some("gctgroup.dev/unhealthy") => format!("{} {}", taint["value"], taint["effect"]),
+                _ => String::new(),
+            }
+        };
+        devices.into_iter().flatten().map(taint).collect()
+    }
+
+    async fn until_tainted(&self, taints: [&str; 2]) {
+        let wanted = taints.map(|value| match value {
+            "" => String::new(),
+            value => format!("\"{value}\" \"NoSchedule\""),
+        });
+        until(&format!("{taints:?}"), || self.taints() == wanted).await;
     }
 
     async fn until_devices(&self, count: usize) {
@@ -149,7 +179,14 @@ fn named(request: &str, gpu: u32, memory: &str, tpcs: &str) -> Value {
 
 #[tokio::test]
 async fn the_slice_offers_the_gpus_and_comes_back() {
-    let cluster = Cluster::start("slice").await;
+    let cluster = Cluster::start_plugin("slice", |node| {
+        node.install_nvml();
+        let gpu = node.folder.join("sys/bus/pci/devices/0000:01:00.0");
+        fs::create_dir_all(&gpu).unwrap();
+        fs::write(gpu.join("numa_node"), "1\n").unwrap();
+    });
+    let cluster = cluster.await;
+    cluster.until_devices(2).await;
     let mut slice = cluster.api.slices().remove(0);
     slice["metadata"]["resourceVersion"].take();
     let text = format!("{slice:#}\n");
@@ -165,20 +202,97 @@ async fn the_slice_offers_the_gpus_and_comes_back() {
     cluster.register().await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(cluster.api.slices()[0]["metadata"]["resourceVersion"], "1");
-    // A GPU whose node goes is not offered. Without the node of UVM none is.
-    for (generation, node, left) in [(2, "dev/nvidia1", 1), (4, "dev/nvidia-uvm", 0)] {
+    // A GPU whose node goes has a taint. Without the node of UVM all have.
+    let uvm = "uvm-missing";
+    for (generation, node, taints) in [
+        (2, "dev/nvidia1", ["", "node-gone"]),
+        (4, "dev/nvidia-uvm", [uvm, uvm]),
+    ] {
         let path = cluster.node.folder.join(node);
         fs::remove_file(&path).unwrap();
-        cluster.until_devices(left).await;
+        cluster.until_tainted(taints).await;
         let pool = &cluster.api.slices()[0]["spec"]["pool"];
         assert_eq!(pool["generation"], generation);
         fs::write(&path, "").unwrap();
-        cluster.until_devices(2).await;
+        cluster.until_tainted(["", ""]).await;
     }
     // A kubelet that starts deletes the slices of its node and registers the driver.
     cluster.api.delete_slices();
     cluster.register().await;
     cluster.until_devices(2).await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_nvml_wants_recovered_gets_no_claim_until_it_is() {
+    let cluster = Cluster::start_plugin("needs", |node| {
+        node.install_nvml();
+    });
+    let cluster = cluster.await;
+    cluster.until_devices(2).await;
+    let told = cluster.node.folder.join("nvml");
+    let open = told.join("open");
+    until("NVML to be open", || open.exists()).await;
+    // Files appear whole.
+    let tell = |name: &str, text: &str| {
+        fs::write(told.join("new"), text).unwrap();
+        fs::rename(told.join("new"), told.join(name)).unwrap();
+    };
+    for (name, text, taint) in [
+        ("needs.0000:01:00.0", "1", "gpu-reset"),
+        ("needs.0000:01:00.0", "4", "drain-and-reset"),
+        ("needs.0000:01:00.0", "77", "action-77"),
+        ("lost.0000:01:00.0", "", "gpu-lost"),
+    ] {
+        tell(name, text);
+        cluster.until_tainted(["", taint]).await;
+        // It stands in nobody's way who resets the GPU.
+        until("NVML to be closed", || !open.exists()).await;
+    }
+    let refused = cluster.prepare("late", json!([result(1, "1Gi", "8")]));
+    let error = refused.await.unwrap_err();
+    assert!(error.contains("GPU 1 is not healthy: gpu-lost"), "{error}");
+    let other = cluster
+        .prepare("other", json!([result(0, "1Gi", "8")]))
+        .await;
+    assert!(other.is_ok(), "{other:?}");
+    for name in ["lost", "needs"] {
+        fs::remove_file(told.join(format!("{name}.0000:01:00.0"))).unwrap();
+    }
+    cluster.until_tainted(["", ""]).await;
+    let again = cluster
+        .prepare("late", json!([result(1, "1Gi", "8")]))
+        .await;
+    assert!(again.is_ok(), "{again:?}");
+    let log = cluster.node.file("plugin.log");
+    assert!(
+        log.contains("GPU 1 is unhealthy: NVML says gpu-reset"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn without_taints_a_gpu_that_is_not_healthy_is_not_offered() {
+    let cluster = Cluster::start("no-taints").await;
+    cluster.api.drop_taints();
+    let path = cluster.node.folder.join("dev/nvidia1");
+    fs::remove_file(&path).unwrap();
+    cluster.until_devices(1).await;
+    let slice = &cluster.api.slices()[0];
+    assert_eq!(slice["spec"]["devices"][0]["name"], "gpu0");
+    // It is not written again and again.
+    let requests = cluster.api.requests();
+    let version = slice["metadata"]["resourceVersion"].clone();
+    cluster.register().await;
+    until("a look", || cluster.api.requests() > requests).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(
+        cluster.api.slices()[0]["metadata"]["resourceVersion"],
+        version
+    );
+    fs::write(&path, "").unwrap();
+    cluster.until_devices(2).await;
+    let log = cluster.node.file("plugin.log");
+    assert_eq!(log.matches("keeps no device taints").count(), 1, "{log}");
 }
 
 #[tokio::test]

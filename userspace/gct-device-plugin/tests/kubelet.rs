@@ -320,6 +320,20 @@ async fn a_gpu_whose_node_goes_is_unhealthy() {
 }
 
 #[tokio::test]
+async fn a_gpu_that_nvml_wants_recovered_is_unhealthy_until_it_is() {
+    let mut node = Node::new("needs", PROFILES);
+    let told = node.install_nvml().join("needs.0000:00:00.0");
+    fs::write(&told, "2").unwrap();
+    let kubelet = Kubelet::start(&node.kubelet_folder(), Behaviour::Proper);
+    node.start_plugin();
+    kubelet.until_healthy(WIDE, 2).await;
+    assert_eq!(kubelet.healthy(SMALL).len(), 0);
+    assert_eq!(kubelet.healthy(WIDE), ["gpu1-0", "gpu1-1"]);
+    fs::remove_file(&told).unwrap();
+    kubelet.until_healthy(SMALL, 4).await;
+}
+
+#[tokio::test]
 async fn a_plugin_that_is_stopped_leaves_the_containers() {
     let (mut node, kubelet) = started("stop").await;
     let names = kubelet.admit(SMALL, 1).await.unwrap().1;

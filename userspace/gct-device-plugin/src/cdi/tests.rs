@@ -17,6 +17,7 @@ fn host(test: &str, dir: Option<&str>) -> Host {
         devices,
         hook: "/opt/plugin".into(),
         library: dir.map(|_| "/opt/lib.so".into()),
+        sys: "/sys".into(),
         driver: Driver {
             root: "/".into(),
             seen: directory.join("host"),

@@ -33,7 +33,8 @@ use super::api::services::{v1, v1beta1};
 use super::api::*;
 use super::claim::ResourceClaim;
 use super::client::Server;
-use super::{slice, DRIVER};
+use super::slice::{self, Offer};
+use super::DRIVER;
 use crate::cdi::{ClaimDevice, Host};
 use crate::gpus::Gpu;
 use crate::socket::{needs_new_start, Serving, NEW_START};
@@ -55,8 +56,8 @@ pub struct Driver {
     pub server: Server,
     /// The node.
     pub node: String,
-    /// The healthy GPUs that claims may use.
-    pub gpus: watch::Receiver<Vec<Gpu>>,
+    /// The GPUs that claims may use.
+    pub gpus: watch::Receiver<Vec<Offer>>,
     /// Rung when the kubelet has registered the driver.
     pub bell: Arc<Notify>,
     /// The driver's socket.
@@ -153,13 +154,17 @@ impl Driver {
         Ok(prepared)
     }
 
-    /// Returns a GPU that claims may use.
+    /// Returns a GPU that claims may use. A claim that tolerates the taint of one that is not
+    /// healthy does not get it either.
     fn healthy(&self, index: u32) -> Result<Gpu> {
-        let gpus = self.gpus.borrow();
-        let found = gpus.iter().find(|gpu| gpu.index == index);
-        found
-            .cloned()
-            .with_context(|| format!("GPU {index} is not healthy"))
+        let offers = self.gpus.borrow();
+        let found = offers.iter().find(|offer| offer.gpu.index == index);
+        let healthy = found.filter(|offer| offer.fault.is_none());
+        let healthy = healthy.map(|offer| offer.gpu.clone());
+        healthy.with_context(|| match found.and_then(|offer| offer.fault.as_ref()) {
+            Some(fault) => format!("GPU {index} is not healthy: {fault}"),
+            None => format!("GPU {index} is not healthy"),
+        })
     }
 
     fn unprepare(&self, claim: &Claim) -> Result<()> {

@@ -5,6 +5,9 @@
 //! A kubelet that starts deletes the slices of its node, and drivers publish them again. So the
 //! slice is compared with the API server's when the GPUs change, when the kubelet has registered
 //! the driver, and every [`LOOK`].
+//!
+//! An API server without the gate DRADeviceTaints drops taints and says nothing. Its answer shows
+//! it: then a GPU that is not healthy is left out of the slice, until the plugin starts anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +19,8 @@ use tokio::sync::{watch, Notify};
 use tokio::time::sleep;
 
 use super::client::Server;
-use super::slice;
-use crate::gpus::Gpu;
+use super::slice::{self, About, Offer};
+use crate::driver::Driver;
 
 const LOOK: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
@@ -29,10 +32,14 @@ pub struct Publisher {
     pub server: Server,
     /// The node.
     pub node: String,
-    /// The healthy GPUs that claims may use.
-    pub gpus: watch::Receiver<Vec<Gpu>>,
+    /// The driver's files, which say its version.
+    pub driver: Driver,
+    /// The GPUs that claims may use.
+    pub gpus: watch::Receiver<Vec<Offer>>,
     /// Rung when the slice may be gone.
     pub bell: Arc<Notify>,
+    /// Whether the API server keeps taints, as far as is known.
+    pub taints: bool,
 }
 
 impl Publisher {
@@ -64,31 +71,55 @@ impl Publisher {
     }
 
     /// Makes the API server's slice offer these GPUs. Returns whether it did not.
-    async fn publish(&self, gpus: &[Gpu]) -> Result<bool> {
+    async fn publish(&mut self, offers: &[Offer]) -> Result<bool> {
+        let kept = self.write(offers).await?;
+        let Some((written, kept)) = kept else {
+            return Ok(false);
+        };
+        if slice::tainted(&kept["spec"]) < slice::tainted(&written) {
+            self.taints = false;
+            eprintln!(
+                "gct-device-plugin: the API server keeps no device taints (gate DRADeviceTaints): \
+                 GPUs that are not healthy are left out of the ResourceSlice"
+            );
+            self.write(offers).await?;
+        }
+        Ok(true)
+    }
+
+    /// Writes the slice unless it is there. Returns its specification, and the server's answer.
+    async fn write(&self, offers: &[Offer]) -> Result<Option<(Value, Value)>> {
         let all = format!("/apis/{}/resourceslices", slice::API_VERSION);
         let name = slice::name(&self.node);
         let own = format!("{all}/{name}");
+        let loaded = self.driver.loaded();
+        let about = About {
+            node: &self.node,
+            driver: loaded.as_deref(),
+            taints: self.taints,
+        };
         let Some(mut there) = self.server.call(Method::GET, &own, None).await? else {
             let metadata = json!({ "name": name, "ownerReferences": [self.owner().await?] });
+            let spec = slice::spec(&about, offers, 1);
             let new = json!({
                 "apiVersion": slice::API_VERSION,
                 "kind": "ResourceSlice",
                 "metadata": metadata,
-                "spec": slice::spec(&self.node, gpus, 1),
+                "spec": spec,
             });
             let made = self.server.call(Method::POST, &all, Some(&new)).await?;
-            made.context("the API server knows no resource.k8s.io/v1")?;
-            return Ok(true);
+            let made = made.context("the API server knows no resource.k8s.io/v1")?;
+            return Ok(Some((spec, made)));
         };
         let generation = there["spec"]["pool"]["generation"].as_u64().unwrap_or(0);
-        let spec = slice::spec(&self.node, gpus, generation.saturating_add(1));
+        let spec = slice::spec(&about, offers, generation.saturating_add(1));
         if slice::same(&there["spec"], &spec) {
-            return Ok(false);
+            return Ok(None);
         }
-        there["spec"] = spec;
+        there["spec"] = spec.clone();
         let put = self.server.call(Method::PUT, &own, Some(&there)).await?;
-        put.context("it was deleted meanwhile")?;
-        Ok(true)
+        let put = put.context("it was deleted meanwhile")?;
+        Ok(Some((spec, put)))
     }
 
     /// Returns the node as the slice's owner: the slice goes with it.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gct_device_plugin::dra::quantity;
@@ -33,6 +33,8 @@ const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims
 struct State {
     objects: Mutex<BTreeMap<String, Value>>,
     requests: AtomicUsize,
+    /// The gate DRADeviceTaints is off.
+    drops_taints: AtomicBool,
 }
 
 /// An API server. Dropping it stops it.
@@ -87,6 +89,11 @@ impl ApiServer {
     /// Returns how many requests there were.
     pub(crate) fn requests(&self) -> usize {
         self.state.requests.load(Ordering::Relaxed)
+    }
+
+    /// Turns the gate DRADeviceTaints off.
+    pub(crate) fn drop_taints(&self) {
+        self.state.drops_taints.store(true, Ordering::Relaxed);
     }
 
     /// Returns the slices, by name.
@@ -197,6 +204,7 @@ fn act(state: &State, method: &Method, path: &str, body: &[u8]) -> (StatusCode, 
         _ => return refused(405, "no such method"),
     };
     new["metadata"]["resourceVersion"] = json!(version.to_string());
+    taints(&mut new["spec"], state.drops_taints.load(Ordering::Relaxed));
     canonical(&mut new["spec"]);
     let name = new["metadata"]["name"].as_str().unwrap().to_owned();
     let path = format!("{SLICES}/{name}");
@@ -205,6 +213,52 @@ fn act(state: &State, method: &Method, path: &str, body: &[u8]) -> (StatusCode, 
     }
     objects.insert(path, new.clone());
     (StatusCode::CREATED, new)
+}
+
+/// Drops taints, or writes down when they came.
+fn taints(spec: &mut Value, drops: bool) {
+    let devices = spec["devices"].as_array_mut().into_iter().flatten();
+    for device in devices {
+        let device = device.as_object_mut().unwrap();
+        if drops {
+            device.remove("taints");
+        }
+        let taints = device.get_mut("taints").and_then(Value::as_array_mut);
+        for taint in taints.into_iter().flatten() {
+            taint["timeAdded"] = json!("2026-11-29T14:00:00Z");
+        }
+    }
+}
+
+/// Checks a taint. Its key is a label's name, and its value a label's.
+fn check_taint(taint: &Value) -> Result<(), String> {
+    fields("taint", taint, &["*key", "value", "*effect", "timeAdded"])?;
+    let is_word = |text: &str, more: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+        let ends = |c: char| c.is_ascii_alphanumeric();
+        text.len() <= 63
+            && text.chars().all(inner)
+            && text.starts_with(ends)
+            && text.ends_with(ends)
+    };
+    let text = |name: &str| taint[name].as_str().unwrap_or_default();
+    let (domain, key) = text("key").split_once('/').ok_or("the key has no domain")?;
+    let is_valid = is_word(domain, ".-") && is_word(key, "-_.") && is_word(text("value"), "-_.");
+    let effects = ["None", "NoSchedule", "NoExecute"];
+    match is_valid && effects.contains(&text("effect")) {
+        true => Ok(()),
+        false => Err(format!("{taint} is no taint")),
+    }
+}
+
+/// Checks a version: three numbers without zeros in front.
+fn check_version(text: &str) -> Result<(), String> {
+    let parts: Vec<&str> = text.split('.').collect();
+    let is_number = |part: &&str| part.parse::<u64>().is_ok_and(|n| n.to_string() == **part);
+    let is_version = parts.len() == 3 && parts.iter().all(is_number) && text.len() <= 64;
+    is_version
+        .then_some(())
+        .ok_or(format!("{text} is no version"))
 }
 
 /// Writes quantities in another form, as the API server does.
@@ -275,6 +329,18 @@ fn check(slice: &Value) -> Result<(), String> {
             if attribute.as_object().unwrap().len() != 1 {
                 return Err(format!("{name} must have one value"));
             }
+            if attribute["string"]
+                .as_str()
+                .is_some_and(|text| text.len() > 64)
+            {
+                return Err(format!("{name} is too long"));
+            }
+            attribute["version"]
+                .as_str()
+                .map_or(Ok(()), check_version)?;
+        }
+        for taint in device["taints"].as_array().into_iter().flatten() {
+            check_taint(taint)?;
         }
         for (name, capacity) in device["capacity"].as_object().into_iter().flatten() {
             check_capacity(name, capacity, device["allowMultipleAllocations"] == true)?;

@@ -61,6 +61,26 @@ impl Node {
         }
     }
 
+    /// Installs a driver whose NVML is `tests/nvml.c`, before the plugin starts. Returns where that
+    /// is told what to say.
+    pub(crate) fn install_nvml(&self) -> PathBuf {
+        let libraries = self.folder.join("driver/usr/lib64");
+        let [told, version] = ["nvml", "proc/driver/nvidia"].map(|path| self.folder.join(path));
+        for folder in [&libraries, &told, &version] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(version.join("version"), "NVRM version: 580.65.06\n").unwrap();
+        fs::write(libraries.join("libcuda.so.580.65.06"), "").unwrap();
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let made = Command::new(compiler)
+            .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(libraries.join("libnvidia-ml.so.580.65.06"))
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvml.c"))
+            .status();
+        assert!(made.unwrap().success());
+        told
+    }
+
     pub(crate) fn kubelet_folder(&self) -> PathBuf {
         self.folder.join("kubelet")
     }
@@ -80,6 +100,8 @@ impl Node {
             ("--kubelet", path("kubelet")),
             ("--cdi", path("cdi")),
             ("--devices", path("dev")),
+            ("--sys", path("sys")),
+            ("--driver-root", path("driver")),
             ("--state", path("state")),
             ("--proc", path("proc")),
             ("--cgroups", path("cgroups")),
@@ -91,6 +113,7 @@ impl Node {
             command.arg(option).arg(value);
         }
         command.args(&self.arguments);
+        command.env("FAKE_NVML", path("nvml"));
         command
     }
 
