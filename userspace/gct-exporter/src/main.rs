@@ -61,6 +61,11 @@ struct Options {
     #[command(flatten)]
     limits: Limits,
 
+    /// Also give samples the labels of NVIDIA's DCGM exporter: UUID and modelName of the GPU,
+    /// namespace, pod and container of the group.
+    #[arg(long)]
+    dcgm_labels: bool,
+
     /// The kubelet's socket of pods, /var/lib/kubelet/pod-resources/kubelet.sock: names namespace,
     /// pod and container of groups.
     #[arg(long, value_name = "SOCKET")]
@@ -83,6 +88,7 @@ struct Limits {
 impl Options {
     fn reader(&self, kubelet: Kubelet) -> Reader {
         Reader::new(self.tree(), self.limits, kubelet, self.proc.clone())
+            .with_dcgm_labels(self.dcgm_labels)
     }
 
     fn tree(&self) -> Tree {

@@ -29,6 +29,7 @@ pub(crate) struct Reader {
     kubelet: Kubelet,
     /// Where the processes are that have a GPU open.
     proc: Option<PathBuf>,
+    dcgm_labels: bool,
     read_errors: u64,
     /// Whether the last read failed, so that a failure is printed once.
     failed: bool,
@@ -42,8 +43,17 @@ impl Reader {
             limits,
             kubelet,
             proc,
+            dcgm_labels: false,
             read_errors: 0,
             failed: false,
+        }
+    }
+
+    /// Chooses whether samples also have the labels of NVIDIA's DCGM exporter.
+    pub(crate) fn with_dcgm_labels(self, dcgm_labels: bool) -> Self {
+        Self {
+            dcgm_labels,
+            ..self
         }
     }
 
@@ -55,6 +65,8 @@ impl Reader {
             tree: &self.tree,
             kubelet: &self.kubelet,
             proc: self.proc.as_deref(),
+            dcgm_labels: self.dcgm_labels,
+            gpus: Vec::new(),
             samples: &mut samples,
             errors: 0,
         };
@@ -94,8 +106,20 @@ struct Walk<'a> {
     tree: &'a Tree,
     kubelet: &'a Kubelet,
     proc: Option<&'a Path>,
+    dcgm_labels: bool,
+    /// The GPUs that were read.
+    gpus: Vec<Gpu>,
     samples: &'a mut Samples,
     errors: u64,
+}
+
+/// What the samples of a GPU need.
+#[derive(Clone, Debug)]
+struct Gpu {
+    index: u32,
+    tpcs: Option<u64>,
+    /// `gpu`, and with DCGM's labels `UUID` and `modelName`.
+    labels: Labels,
 }
 
 impl Walk<'_> {
@@ -108,9 +132,9 @@ impl Walk<'_> {
         ];
         self.samples.push_own(Own::Tree, labels, Number::Whole(1));
         self.files(&Target::Root, &[], None, None)?;
-        let mut tpcs = Vec::new();
-        for gpu in self.tree.gpus()? {
-            tpcs.push((gpu, self.gpu(gpu)?));
+        for index in self.tree.gpus()? {
+            let gpu = self.gpu(index)?;
+            self.gpus.push(gpu);
         }
         self.others()?;
         let owners = self.tree.owners()?;
@@ -122,7 +146,7 @@ impl Walk<'_> {
             (processes, limits.processes, "processes"),
         ] {
             for owner in owners.iter().take(max) {
-                self.owner(owner, &tpcs)?;
+                self.owner(owner)?;
             }
             let left_out = u64::try_from(owners.len().saturating_sub(max)).unwrap_or(u64::MAX);
             let labels = vec![("kind", kind.to_owned())];
@@ -132,11 +156,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads a GPU. Returns how many TPCs it has.
-    fn gpu(&mut self, gpu: u32) -> Result<Option<u64>, Error> {
-        let target = Target::Gpu(gpu);
-        let mut labels = vec![("gpu", gpu.to_string())];
+    /// Reads a GPU.
+    fn gpu(&mut self, index: u32) -> Result<Gpu, Error> {
+        let target = Target::Gpu(index);
+        let labels = self.gpu_labels(index)?;
         self.files(&target, &labels, None, None)?;
+        let mut all = labels.clone();
         for (label, file) in [
             ("uuid", File::GpuUuid),
             ("pci", File::GpuPci),
@@ -146,11 +171,39 @@ impl Walk<'_> {
             ("mode", File::GpuMode),
         ] {
             let text = self.content(&target, file)?;
-            labels.push((label, text.map(|text| text.to_string()).unwrap_or_default()));
+            all.push((label, text.map(|text| text.to_string()).unwrap_or_default()));
         }
-        self.samples.push_own(Own::Gpu, labels, Number::Whole(1));
+        self.samples.push_own(Own::Gpu, all, Number::Whole(1));
         let tpcs = self.content(&target, File::GpuTpcs)?;
-        Ok(tpcs.and_then(|tpcs| tpcs.to_string().parse().ok()))
+        Ok(Gpu {
+            index,
+            tpcs: tpcs.and_then(|tpcs| tpcs.to_string().parse().ok()),
+            labels,
+        })
+    }
+
+    /// Returns the labels of each sample of a GPU. One that is not known is left out.
+    fn gpu_labels(&mut self, index: u32) -> Result<Labels, Error> {
+        let mut labels = vec![("gpu", index.to_string())];
+        if self.dcgm_labels {
+            for (label, file) in [("UUID", File::GpuUuid), ("modelName", File::GpuName)] {
+                let text = self.content(&Target::Gpu(index), file)?;
+                labels.extend(text.map(|text| (label, text.to_string())));
+            }
+        }
+        Ok(labels)
+    }
+
+    /// Returns the labels of the pod's container that a group is for, as the kubelet names it.
+    fn pod_labels(&self, group: &str) -> Labels {
+        let pod = self.kubelet.of_group(group).map(|found| {
+            [
+                ("namespace", found.namespace),
+                ("pod", found.pod),
+                ("container", found.container),
+            ]
+        });
+        pod.into_iter().flatten().collect()
     }
 
     /// Counts the processes on each GPU that have not the library. None is counted while some
@@ -165,9 +218,11 @@ impl Walk<'_> {
             return Ok(());
         }
         for gpu in &found.gpus {
+            let known = self.gpus.iter().find(|known| known.index == *gpu);
+            let labels = known.map(|known| known.labels.clone());
             let here = found.others.iter().filter(|other| other.gpus.contains(gpu));
             let count = u64::try_from(here.count()).unwrap_or(u64::MAX);
-            let labels = vec![("gpu", gpu.to_string())];
+            let labels = labels.unwrap_or_else(|| vec![("gpu", gpu.to_string())]);
             self.samples
                 .push_own(Own::Others, labels, Number::Whole(count));
         }
@@ -187,27 +242,38 @@ impl Walk<'_> {
     }
 
     /// Reads a group or a process, with its directory of each GPU.
-    fn owner(&mut self, owner: &Owner, tpcs: &[(u32, Option<u64>)]) -> Result<(), Error> {
+    fn owner(&mut self, owner: &Owner) -> Result<(), Error> {
         let kind = match owner {
             Owner::Group(_) => OwnerKind::Group,
             Owner::Process(_) => OwnerKind::Process,
         };
         let name = (kind.label(), owner.to_string());
+        let mut own = vec![name.clone()];
         if kind == OwnerKind::Group {
-            self.group(&Target::Owner(owner.clone()), name.clone())?;
+            let pod = self.pod_labels(&name.1);
+            own.extend(pod.iter().filter(|_| self.dcgm_labels).cloned());
+            self.group(&Target::Owner(owner.clone()), &own, name, pod)?;
         }
         let pools = self.tree.pools(owner);
         for gpu in self.keep(pools)?.unwrap_or_default() {
-            let labels = [("gpu", gpu.to_string()), name.clone()];
-            let all = tpcs.iter().find(|(index, _)| *index == gpu);
-            let all = all.and_then(|(_, tpcs)| *tpcs);
+            let known = self.gpus.iter().find(|known| known.index == gpu);
+            let all = known.and_then(|known| known.tpcs);
+            let of_gpu = known.map(|known| known.labels.clone());
+            let mut labels = of_gpu.unwrap_or_else(|| vec![("gpu", gpu.to_string())]);
+            labels.extend(own.iter().cloned());
             self.files(&Target::Pool(owner.clone(), gpu), &labels, Some(kind), all)?;
         }
         Ok(())
     }
 
-    fn group(&mut self, target: &Target, name: (&'static str, String)) -> Result<(), Error> {
-        self.files(target, std::slice::from_ref(&name), None, None)?;
+    fn group(
+        &mut self,
+        target: &Target,
+        own: &[(&'static str, String)],
+        name: (&'static str, String),
+        of_pod: Labels,
+    ) -> Result<(), Error> {
+        self.files(target, own, None, None)?;
         let Some(content) = self.content(target, File::GroupCgroup)? else {
             return Ok(());
         };
@@ -216,12 +282,8 @@ impl Walk<'_> {
             _ => String::new(),
         };
         let pod = pod::of_cgroup(&path).unwrap_or_default();
-        let mut labels = vec![name.clone()];
-        if let Some(found) = self.kubelet.of_group(&name.1) {
-            labels.push(("namespace", found.namespace));
-            labels.push(("pod", found.pod));
-            labels.push(("container", found.container));
-        }
+        let mut labels = vec![name];
+        labels.extend(of_pod);
         labels.extend([
             ("cgroup", path),
             ("pod_uid", pod.uid),

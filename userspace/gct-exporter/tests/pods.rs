@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -61,12 +62,18 @@ impl Node {
     }
 
     fn exporter(&self) -> Exporter {
-        Exporter::new(&[
+        self.exporter_with(&[])
+    }
+
+    fn exporter_with(&self, options: &[&str]) -> Exporter {
+        let mut all = vec![
             "--dir".as_ref(),
             self.daemon.directory.as_os_str(),
             "--pod-resources".as_ref(),
             self.socket.as_os_str(),
-        ])
+        ];
+        all.extend(options.iter().map(OsStr::new));
+        Exporter::new(&all)
     }
 }
 
@@ -117,6 +124,55 @@ fn a_group_has_the_names_of_its_pod_also_after_the_kubelet_has_gone() {
         let _kubelet = start(&node.socket, vec![]);
         let page = until(&exporter, "an answer", |page| page.get(UP) == Some(1.0)).await;
         assert_eq!(page.series("gctgroup_group_info"), [bare, info(WEB, "")]);
+    });
+}
+
+#[test]
+fn with_dcgms_labels_a_sample_names_gpu_and_pod() {
+    let node = Node::new("exporter-dcgm");
+    let gpu = "UUID=\"GPU-00112233-4455-6677-8899-aabbccddeef0\",";
+    let model = "modelName=\"NVIDIA H200\"";
+    let pod = "namespace=\"default\",pod=\"web-0\"";
+    block_on(async {
+        let pods = vec![self::pod("default", "web-0", "server")];
+        let _kubelet = start(&node.socket, pods);
+        let exporter = node.exporter_with(&["--dcgm-labels"]);
+        let page = until(&exporter, "an answer", |page| page.get(UP) == Some(1.0)).await;
+        let is = |metric: &str, series: &[String]| assert_eq!(page.series(metric), series);
+        is(
+            "gctgroup_gpu_tpcs",
+            &[format!("gctgroup_gpu_tpcs{{{gpu}gpu=\"0\",{model}}}")],
+        );
+        let metric = "gctgroup_group_memory_usage_bytes";
+        is(
+            metric,
+            &[
+                format!(
+                    "{metric}{{{gpu}container=\"server\",gpu=\"0\",group=\"{WEB}\",{model},{pod}}}"
+                ),
+                format!("{metric}{{{gpu}gpu=\"0\",group=\"byhand\",{model}}}"),
+            ],
+        );
+        let metric = "gctgroup_group_processes";
+        is(
+            metric,
+            &[
+                format!("{metric}{{container=\"server\",group=\"{WEB}\",{pod}}}"),
+                format!("{metric}{{group=\"byhand\"}}"),
+            ],
+        );
+        // Who joins with the identities goes on.
+        let named = info(WEB, "namespace=\"default\",pod=\"web-0\",");
+        is("gctgroup_group_info", &[named, info("byhand", "")]);
+        // Series are what they were without the option.
+        let plain = node.exporter().page();
+        let metric = "gctgroup_group_memory_usage_bytes";
+        let bare = [WEB, "byhand"].map(|group| format!("{metric}{{gpu=\"0\",group=\"{group}\"}}"));
+        let mut found = plain.series(metric).to_vec();
+        found.sort();
+        let mut bare = bare.to_vec();
+        bare.sort();
+        assert_eq!(found, bare);
     });
 }
 
