@@ -83,6 +83,8 @@ pub struct ClaimDevice {
     pub gpu: Gpu,
     /// The limits.
     pub limits: Vec<Limit>,
+    /// How its container shares the GPU.
+    pub share: Sharing,
 }
 
 impl ClaimDevice {
@@ -198,8 +200,7 @@ impl Host {
             return self.remove_claim(uid);
         }
         let devices = devices.iter().map(|device| {
-            let arguments = claim_arguments(device);
-            let edits = self.device_edits(&device.gpu, &arguments);
+            let edits = self.device_edits(&device.gpu, device.share, claim_arguments(device));
             json!({ "name": device.name, "containerEdits": edits })
         });
         let spec = self.spec(CLAIM_KIND, devices.collect());
@@ -270,24 +271,23 @@ impl Host {
         (env, files.iter().map(mount).collect())
     }
 
-    /// Returns the GPU's nodes, and the hooks. `arguments` are those of the hook that makes the
-    /// group.
-    fn device_edits(&self, gpu: &Gpu, arguments: &[String]) -> Value {
+    /// Returns the GPU's nodes, the hooks, and under MPS what a client of the daemon needs.
+    /// `arguments` are those of the hook that makes the group.
+    fn device_edits(&self, gpu: &Gpu, share: Sharing, mut arguments: Vec<String>) -> Value {
+        if share == Sharing::Mps {
+            arguments.push("--mps".to_owned());
+        }
         let nodes = gpu
             .minor
             .and_then(|minor| self.node(&format!("nvidia{minor}")));
-        json!({
+        let mut edits = json!({
             "deviceNodes": nodes.into_iter().collect::<Vec<_>>(),
             "hooks": [
-                self.hook("createRuntime", "bind", arguments),
+                self.hook("createRuntime", "bind", &arguments),
                 self.hook("poststop", "release", &[]),
             ],
-        })
-    }
-
-    fn spec_device(&self, profile: &Profile, gpu: &Gpu) -> Value {
-        let mut edits = self.device_edits(gpu, &bind_arguments(profile, gpu));
-        if profile.share == Sharing::Mps {
+        });
+        if share == Sharing::Mps {
             let options = ["rw", "nosuid", "nodev", "noexec", "bind"];
             edits["env"] = json!([format!("CUDA_MPS_PIPE_DIRECTORY={MPS_FOLDER}")]);
             edits["mounts"] = json!([
@@ -295,6 +295,12 @@ impl Host {
                 mount(&self.mps.shm(gpu.index), "/dev/shm", &options),
             ]);
         }
+        edits
+    }
+
+    fn spec_device(&self, profile: &Profile, gpu: &Gpu) -> Value {
+        let arguments = share_arguments(&profile.name, gpu, &profile.limits);
+        let edits = self.device_edits(gpu, profile.share, arguments);
         json!({ "name": format!("gpu{}", gpu.index), "containerEdits": edits })
     }
 
@@ -347,15 +353,6 @@ fn remove(path: &Path) -> io::Result<bool> {
 
 fn mount(from: &Path, to: &str, options: &[&str]) -> Value {
     json!({ "hostPath": from, "containerPath": to, "options": options })
-}
-
-/// Returns what the hook does for a container with a slot of this GPU.
-fn bind_arguments(profile: &Profile, gpu: &Gpu) -> Vec<String> {
-    let mut all = share_arguments(&profile.name, gpu, &profile.limits);
-    if profile.share == Sharing::Mps {
-        all.push("--mps".to_owned());
-    }
-    all
 }
 
 /// Returns what the hook does for the container of a claim.

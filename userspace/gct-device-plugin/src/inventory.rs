@@ -269,7 +269,10 @@ mod tests {
     #[test]
     fn claims_and_profiles_have_different_gpus() {
         let (offers, _) = offered("[profile.a]\ngpus=[0]\n").unwrap();
-        let claims = |gpus| Claims { gpus };
+        let claims = |gpus| Claims {
+            gpus,
+            ..Claims::default()
+        };
         assert!(apart(&claims(Some(vec![1])), &offers).is_ok());
         for both in [None, Some(vec![1, 0])] {
             let error = apart(&claims(both), &offers).unwrap_err().to_string();

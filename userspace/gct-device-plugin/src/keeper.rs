@@ -18,7 +18,7 @@ use crate::groups;
 use crate::inventory::{self, Offers};
 use crate::mps::Watch;
 use crate::nvml;
-use crate::profiles::{Claims, Profile};
+use crate::profiles::{Claims, Profile, Sharing};
 use crate::service::{SlotState, Tenants};
 
 /// What is wrong with each GPU of the tree, if something is.
@@ -152,7 +152,13 @@ impl Keeper {
                 messages.extend(advice.map(note));
             }
         }
-        for gpu in inventory::under_mps(&profiles, &offers) {
+        let mut under_mps = inventory::under_mps(&profiles, &offers);
+        if let Some((claims, _)) = &self.claims {
+            let meant = known.iter().filter(|gpu| claims.may_use(gpu.index));
+            let meant = meant.filter(|_| claims.share == Sharing::Mps);
+            under_mps.extend(meant.map(|gpu| gpu.index));
+        }
+        for gpu in under_mps {
             if !is_healthy(&health, gpu) {
                 continue;
             }

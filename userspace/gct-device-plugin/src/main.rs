@@ -21,7 +21,7 @@ use gct_device_plugin::driver::Driver;
 use gct_device_plugin::keeper::Keeper;
 use gct_device_plugin::mps::Control;
 use gct_device_plugin::place::Places;
-use gct_device_plugin::profiles::{self, Config};
+use gct_device_plugin::profiles::{self, Config, Sharing};
 use gct_device_plugin::records::Share;
 use gct_device_plugin::registration::Registration;
 use gct_device_plugin::service::Service;
@@ -287,7 +287,7 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
     }
     let (sender, gpus) = watch::channel(Vec::new());
     let drivers = match &config.claims {
-        Some(_) => Some(claims_driver(&options, &host, gpus)?),
+        Some(claims) => Some(claims_driver(&options, &host, gpus, claims.share)?),
         None => None,
     };
     let claims = config.claims.map(|claims| (claims, sender));
@@ -327,6 +327,7 @@ fn claims_driver(
     options: &Serve,
     host: &Arc<Host>,
     gpus: watch::Receiver<Vec<Offer>>,
+    share: Sharing,
 ) -> Result<(ClaimsDriver, Publisher)> {
     let own = || std::env::var("NODE_NAME").ok();
     let node = options.node.clone().or_else(own);
@@ -338,6 +339,7 @@ fn claims_driver(
         server: server.clone(),
         node: node.clone(),
         gpus: gpus.clone(),
+        share,
         bell: Arc::clone(&bell),
         endpoint: options
             .kubelet

@@ -13,6 +13,7 @@
 //!
 //! [dra]                           # GPUs for claims, and for no profile
 //! gpus = [2, 3]                   # by default all
+//! share = "mps"                   # as for profiles
 //! ```
 
 use std::fs;
@@ -50,6 +51,22 @@ pub enum Sharing {
     Turns,
     /// Side by side, as clients of an MPS server.
     Mps,
+}
+
+impl Sharing {
+    /// Checks that limits mean something to containers that share this way.
+    ///
+    /// # Errors
+    ///
+    /// Names one that does not.
+    pub fn check(self, limits: &[Limit]) -> Result<()> {
+        let bounds_turns = |limit: &Limit| limit.entry.file == File::ComputeTimeslice;
+        ensure!(
+            self == Self::Turns || !limits.iter().any(bounds_turns),
+            "compute.timeslice bounds turns, and containers under MPS take none"
+        );
+        Ok(())
+    }
 }
 
 /// A limit: a file of a group's directory on a GPU, and its value.
@@ -113,6 +130,8 @@ impl Profile {
 pub struct Claims {
     /// Their indices; `None` for all.
     pub gpus: Option<Vec<u32>>,
+    /// How the containers of a GPU share it.
+    pub share: Sharing,
 }
 
 impl Claims {
@@ -165,10 +184,11 @@ fn config(text: &str) -> Result<Config> {
             }
             ("dra", Toml::Table(mut table)) => {
                 let gpus = gpus(&mut table).context("dra")?;
+                let share = share(&mut table).context("dra")?;
                 if let Some((key, _)) = table.iter().next() {
                     bail!("dra: {key} is unknown");
                 }
-                config.claims = Some(Claims { gpus });
+                config.claims = Some(Claims { gpus, share });
             }
             _ => bail!("{key} is unknown: write [profile.NAME] or [dra]"),
         }
@@ -178,6 +198,15 @@ fn config(text: &str) -> Result<Config> {
         "there is no [profile.NAME] and no [dra]"
     );
     Ok(config)
+}
+
+/// Takes the way of sharing out of a table.
+fn share(table: &mut Table) -> Result<Sharing> {
+    match table.remove("share").as_ref().map(Toml::as_str) {
+        None | Some(Some("turns")) => Ok(Sharing::Turns),
+        Some(Some("mps")) => Ok(Sharing::Mps),
+        Some(_) => bail!("share is \"turns\" or \"mps\""),
+    }
 }
 
 /// Takes the list of GPUs out of a table.
@@ -236,18 +265,9 @@ fn profile(name: &str, value: Toml) -> Result<Profile> {
             .as_bool()
             .context("overcommit is true or false")?;
     }
-    if let Some(share) = table.remove("share") {
-        profile.share = match share.as_str() {
-            Some("turns") => Sharing::Turns,
-            Some("mps") => Sharing::Mps,
-            _ => bail!("share is \"turns\" or \"mps\""),
-        };
-    }
+    profile.share = share(&mut table)?;
     limits("", table, &mut profile.limits)?;
-    ensure!(
-        profile.share == Sharing::Turns || profile.content(File::ComputeTimeslice).is_none(),
-        "compute.timeslice bounds turns, and containers under MPS take none"
-    );
+    profile.share.check(&profile.limits)?;
     // A quota is reserved within the mask, so the mask comes first.
     profile
         .limits
@@ -340,6 +360,7 @@ mod tests {
             ("[profile.a]\ngpus = [-1]", "gpus is a list"),
             ("[profile.a]\novercommit = 1", "overcommit is"),
             ("[profile.a]\nshare = 'both'", "share is"),
+            ("[dra]\nshare = 1", "dra: share is"),
             (
                 "[profile.a]\nshare = 'mps'\ncompute.timeslice = '2ms'",
                 "containers under MPS take none",

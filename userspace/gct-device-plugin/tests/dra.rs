@@ -17,6 +17,7 @@ use common::{until, ApiServer, Node};
 use gct_device_plugin::dra::api::services::registration::registration_client::RegistrationClient;
 use gct_device_plugin::dra::api::services::{v1, v1beta1};
 use gct_device_plugin::dra::api::*;
+use rustix::process::{kill_process, Signal};
 use serde_json::{json, Value};
 use tonic::transport::{Channel, Endpoint};
 
@@ -52,8 +53,12 @@ impl Cluster {
 
     /// Starts the plugin on a node that is prepared by a function.
     async fn start_plugin(test: &str, prepare: impl Fn(&Node)) -> Self {
+        Self::start_with(test, PROFILES, prepare).await
+    }
+
+    async fn start_with(test: &str, profiles: &str, prepare: impl Fn(&Node)) -> Self {
         let api = ApiServer::start("node1").await;
-        let mut node = Node::new(&format!("dra-{test}"), PROFILES);
+        let mut node = Node::new(&format!("dra-{test}"), profiles);
         prepare(&node);
         fs::write(node.folder.join("token"), "secret\n").unwrap();
         node.arguments = ["--node", "node1", "--api-server", &api.url, "--api-token"]
@@ -129,6 +134,10 @@ impl Cluster {
     /// Allocates a claim and prepares it. Returns its CDI devices, or why there are none.
     async fn prepare(&self, name: &str, results: Value) -> Result<Vec<String>, String> {
         self.api.allocate(name, &format!("uid-{name}"), results);
+        self.prepare_allocated(name).await
+    }
+
+    async fn prepare_allocated(&self, name: &str) -> Result<Vec<String>, String> {
         let answer = self
             .kubelet()
             .await
@@ -267,6 +276,65 @@ async fn a_gpu_that_nvml_wants_recovered_gets_no_claim_until_it_is() {
     assert!(
         log.contains("GPU 1 is unhealthy: NVML says gpu-reset"),
         "{log}"
+    );
+}
+
+/// Ends the MPS daemons of a node, and the plugin first, which would start new ones.
+struct Daemons(Cluster);
+
+impl Drop for Daemons {
+    fn drop(&mut self) {
+        self.0.node.end_plugin();
+        for pid in [0, 1].iter().filter_map(|gpu| self.0.node.mps_daemon(*gpu)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn claims_of_a_gpu_run_side_by_side_under_mps() {
+    let profiles = "[dra]\nshare = 'mps'\n";
+    let cluster = Cluster::start_with("mps", profiles, Node::install_mps).await;
+    let cluster = Daemons(cluster);
+    let Daemons(cluster) = &cluster;
+    cluster.until_devices(2).await;
+    cluster.until_tainted(["", ""]).await;
+    let node = &cluster.node;
+    let one = cluster.prepare("one", json!([result(0, "1Gi", "8")])).await;
+    let two = cluster.prepare("two", json!([result(0, "2Gi", "4")])).await;
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert!(node.create(1, &one) && node.create(2, &two));
+    for (names, pod, tpcs) in [(&one, 1, "8"), (&two, 2, "4")] {
+        let edits = node.edits(&names[0]);
+        assert_eq!(edits["env"][0], "CUDA_MPS_PIPE_DIRECTORY=/run/gctgroup/mps");
+        let pipe = node.folder.join("mps/gpu0/pipe");
+        assert_eq!(edits["mounts"][0]["hostPath"], pipe.to_str().unwrap());
+        let quota = format!("k8s_default_pod{pod}_main_c{pod}/0/tpc.quota");
+        assert_eq!(node.read(&quota), tpcs);
+    }
+    // A program has one daemon.
+    let other = cluster
+        .prepare("other", json!([result(1, "1Gi", "1")]))
+        .await;
+    assert!(!node.create(1, &other.unwrap()));
+    let limits = json!({ "compute.timeslice": "2ms" });
+    let opaque = json!({ "driver": "gctgroup.dev", "parameters": { "limits": limits } });
+    let config = json!([{ "source": "FromClass", "requests": [], "opaque": opaque }]);
+    let devices = json!({ "results": [result(0, "1Gi", "1")], "config": config });
+    cluster.api.allocate_with("turns", "uid-turns", devices);
+    let error = cluster.prepare_allocated("turns").await.unwrap_err();
+    assert!(error.contains("compute.timeslice bounds turns"), "{error}");
+    // Without its daemon a GPU is not healthy.
+    fs::remove_file(node.folder.join("nvidia-cuda-mps-control")).unwrap();
+    kill_process(node.mps_daemon(0).unwrap(), Signal::KILL).unwrap();
+    until("a taint", || cluster.taints()[0].contains("mps")).await;
+    let late = cluster
+        .prepare("late", json!([result(0, "1Gi", "1")]))
+        .await;
+    let error = late.unwrap_err();
+    assert!(
+        error.contains("MPS daemon of GPU 0 does not answer"),
+        "{error}"
     );
 }
 

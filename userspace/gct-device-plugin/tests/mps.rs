@@ -10,9 +10,8 @@
 )]
 mod common;
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use common::{until, Behaviour, Kubelet, Node};
@@ -28,12 +27,7 @@ const TURNS: &str = "gctgroup.dev/turns";
 
 /// The process of a node's daemon.
 fn daemon(node: &Node) -> Option<Pid> {
-    let path = node
-        .folder
-        .join("mps/gpu0/pipe/nvidia-cuda-mps-control.pid");
-    // A test puts other things there.
-    path.symlink_metadata().ok().filter(Metadata::is_file)?;
-    Pid::from_raw(fs::read_to_string(path).ok()?.parse().ok()?)
+    node.mps_daemon(0)
 }
 
 fn signal(node: &Node, signal: Signal) {
@@ -46,18 +40,7 @@ struct Machine(Node);
 impl Machine {
     fn new(test: &str) -> Self {
         let node = Node::new(&format!("mps-{test}"), PROFILES);
-        // The plugin knows a daemon by its name.
-        let example = PathBuf::from(env!("CARGO_BIN_EXE_gct-device-plugin"))
-            .with_file_name("examples/mps-control");
-        // Another program copies it: what this one has open to write is open in every child that
-        // another test is forking, too, and no program runs while somebody can write to it.
-        let named = node.folder.join("nvidia-cuda-mps-control");
-        let copied = Command::new("cp").arg(&example).arg(named).status();
-        let is_built = copied.unwrap().success();
-        assert!(
-            is_built,
-            "build it: cargo build -p gct-device-plugin --example mps-control"
-        );
+        node.install_mps();
         Self(node)
     }
 

@@ -37,6 +37,7 @@ use super::slice::{self, Offer};
 use super::DRIVER;
 use crate::cdi::{ClaimDevice, Host};
 use crate::gpus::Gpu;
+use crate::profiles::Sharing;
 use crate::socket::{needs_new_start, Serving, NEW_START};
 
 const POLL: Duration = Duration::from_millis(200);
@@ -58,6 +59,8 @@ pub struct Driver {
     pub node: String,
     /// The GPUs that claims may use.
     pub gpus: watch::Receiver<Vec<Offer>>,
+    /// How containers share a GPU.
+    pub share: Sharing,
     /// Rung when the kubelet has registered the driver.
     pub bell: Arc<Notify>,
     /// The driver's socket.
@@ -136,10 +139,14 @@ impl Driver {
         let mut devices = Vec::new();
         let mut prepared = Vec::new();
         for granted in found.granted(&claim.uid, &self.node)? {
+            let request = || format!("request {}", granted.request);
+            self.share.check(&granted.limits).with_context(request)?;
+            self.check_mps(granted.gpu).await?;
             let device = ClaimDevice {
                 name: format!("{}-{}", claim.uid, devices.len()),
                 gpu: self.healthy(granted.gpu)?,
                 limits: granted.limits,
+                share: self.share,
             };
             prepared.push(PreparedDevice {
                 request_names: vec![granted.request],
@@ -165,6 +172,18 @@ impl Driver {
             Some(fault) => format!("GPU {index} is not healthy: {fault}"),
             None => format!("GPU {index} is not healthy"),
         })
+    }
+
+    /// Checks that the MPS daemon of a GPU answers, if there is to be one. Without it a container
+    /// would run in turns, unseen.
+    async fn check_mps(&self, gpu: u32) -> Result<()> {
+        if self.share == Sharing::Turns {
+            return Ok(());
+        }
+        let control = Arc::clone(&self.host.mps);
+        let answers = tokio::task::spawn_blocking(move || control.answers(gpu)).await?;
+        ensure!(answers, "the MPS daemon of GPU {gpu} does not answer");
+        Ok(())
     }
 
     fn unprepare(&self, claim: &Claim) -> Result<()> {

@@ -114,9 +114,14 @@ impl ApiServer {
 
     /// Adds a claim that the scheduler has allocated.
     pub(crate) fn allocate(&self, name: &str, uid: &str, results: Value) {
+        self.allocate_with(name, uid, json!({ "results": results }));
+    }
+
+    /// Adds a claim with these devices, and what its DeviceClass configures.
+    pub(crate) fn allocate_with(&self, name: &str, uid: &str, devices: Value) {
         let claim = json!({
             "metadata": { "namespace": "default", "name": name, "uid": uid },
-            "status": { "allocation": { "devices": { "results": results } } },
+            "status": { "allocation": { "devices": devices } },
         });
         let mut objects = self.state.objects.lock().unwrap();
         objects.insert(format!("{CLAIMS}/{name}"), claim);

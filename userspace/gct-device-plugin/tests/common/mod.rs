@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gctd::testing::Daemon;
+use rustix::process::Pid;
 
 pub(crate) use api_server::ApiServer;
 pub(crate) use kubelet::{Behaviour, Kubelet};
@@ -79,6 +80,30 @@ impl Node {
             .status();
         assert!(made.unwrap().success());
         told
+    }
+
+    /// Installs what stands in for `nvidia-cuda-mps-control`.
+    pub(crate) fn install_mps(&self) {
+        // The plugin knows a daemon by its name.
+        let example = PathBuf::from(PLUGIN).with_file_name("examples/mps-control");
+        // Another program copies it: what this one has open to write is open in every child that
+        // another test is forking, too, and no program runs while somebody can write to it.
+        let named = self.folder.join("nvidia-cuda-mps-control");
+        let copied = Command::new("cp").arg(&example).arg(named).status();
+        let is_built = copied.unwrap().success();
+        assert!(
+            is_built,
+            "build it: cargo build -p gct-device-plugin --example mps-control"
+        );
+    }
+
+    /// Returns the process of a GPU's MPS daemon.
+    pub(crate) fn mps_daemon(&self, gpu: u32) -> Option<Pid> {
+        let pipe = self.folder.join(format!("mps/gpu{gpu}/pipe"));
+        let path = pipe.join("nvidia-cuda-mps-control.pid");
+        // A test puts other things there.
+        path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
+        Pid::from_raw(fs::read_to_string(path).ok()?.parse().ok()?)
     }
 
     pub(crate) fn kubelet_folder(&self) -> PathBuf {
