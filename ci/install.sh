@@ -71,7 +71,7 @@ put 644 "$PROGRAMS/libgct_preload.so" "$library/libgct_preload.so"
 # What gctctl selftest runs.
 put 755 "$PROGRAMS/gct-load" "$library/gct-load"
 put 644 "$ROOT/packaging/profiles.toml" "$examples/profiles.toml"
-for conf in gct-exporter-{kernel,proc} gct-device-plugin-{kernel,dra,mps}; do
+for conf in gctd-limits gct-exporter-{kernel,proc} gct-device-plugin-{kernel,dra,mps}; do
 	put_text 644 "$ROOT/packaging/systemd/$conf.conf" "$examples/$conf.conf"
 done
 for file in alerts.yml dashboard.json; do

@@ -10,6 +10,7 @@ mod admit;
 mod ahead;
 mod balance;
 mod calls;
+mod cgroup_limits;
 mod charge;
 mod clock;
 mod dirty;

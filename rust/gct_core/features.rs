@@ -87,6 +87,8 @@ features! {
     GmemLow = 23, "gmem.low";
     /// Page tables are charged, too.
     GmemTables = 24, "gmem.page_tables";
+    /// The driver itself limits the memory of cgroups, and the backend has it do so.
+    GmemCgroup = 25, "gmem.cgroup";
 }
 
 /// A set of features.
@@ -114,6 +116,7 @@ impl Feature {
             | Self::GmemEvict
             | Self::GmemPageable
             | Self::GmemTables
+            | Self::GmemCgroup
             | Self::HmemCharge
             | Self::HmemLimit => Sees::Memory,
             Self::Timeslice | Self::Freeze | Self::Faults => Sees::Channels,

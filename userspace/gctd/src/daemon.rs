@@ -4,6 +4,7 @@
 
 mod balance;
 mod clocks;
+mod driver_limits;
 mod events;
 mod files;
 mod goals;
@@ -32,6 +33,7 @@ use crate::timer::Timer;
 use crate::tree::Tree;
 use balance::Balances;
 use clocks::Clocks;
+use driver_limits::DriverLimits;
 use events::Events;
 use gct_core::features::Feature;
 use gct_core::gpu::GpuFacts;
@@ -65,6 +67,7 @@ pub(crate) struct Daemon {
     looks: Looks,
     balances: Balances,
     clocks: Clocks,
+    driver_limits: DriverLimits,
     pub(crate) budget: Budget,
     events: Events,
     /// The directory in which the driver lists its GPUs.
@@ -116,6 +119,7 @@ impl Daemon {
             looks: Looks::new()?,
             balances: Balances::new()?,
             clocks: Clocks::new(options.clocks)?,
+            driver_limits: DriverLimits::new(options.driver_limits, options.cgroups.clone()),
             budget: Budget::new(fds),
             events: Events::default(),
             gpus: options.gpus.clone(),
@@ -180,7 +184,8 @@ impl Daemon {
     fn find_gpus(&mut self) {
         let before = (self.addresses.len(), self.unknown_gpus.len());
         for mut facts in gpus::find(&self.gpus) {
-            let add = |tables: &mut Host| tables.state().gpu_add(&facts, gctd_ipc::ENFORCED);
+            let features = self.driver_limits.with_feature(gctd_ipc::ENFORCED);
+            let add = |tables: &mut Host| tables.state().gpu_add(&facts, features);
             if let Some(gpu) = self.tables.follow(add) {
                 self.first_gpu.get_or_insert(gpu);
                 self.addresses.insert(gpu, facts.pci.to_string());
@@ -245,6 +250,7 @@ impl Daemon {
             true => gctd_ipc::ENFORCED.with(Feature::SlipPower),
             false => gctd_ipc::ENFORCED,
         };
+        let enforced = self.driver_limits.with_feature(enforced);
         let features = selftest::allowed(selftest.as_ref(), facts, enforced);
         // Cannot fail: `find_gpus` has added the GPU.
         let _ = self.tables.state().gpu_learned(facts, features);

@@ -13,6 +13,7 @@ mod budget;
 mod clocks;
 mod connection;
 mod daemon;
+mod driver_limits;
 mod errno;
 mod fuse;
 pub mod gpus;

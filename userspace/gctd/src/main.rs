@@ -34,6 +34,15 @@ struct Cli {
     #[arg(long)]
     clocks: bool,
 
+    /// Have a driver of r615 or later limit the memory of cgroups that are bound to groups: as
+    /// root, by NVML
+    #[arg(long)]
+    driver_limits: bool,
+
+    /// Directory of cgroups, for --driver-limits
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
+    cgroups: PathBuf,
+
     /// Directory in which the driver lists its GPUs
     #[arg(long, value_name = "DIR", default_value = gpus::DEFAULT_DIRECTORY)]
     gpus: PathBuf,
@@ -76,6 +85,8 @@ fn serve(cli: Cli) -> Result<()> {
         selftests: cli.selftests.unwrap_or_else(selftest::directory),
         tpcs: cli.tpcs,
         clocks: cli.clocks,
+        driver_limits: cli.driver_limits,
+        cgroups: cli.cgroups,
         memory: None,
         ask: driver::ask,
     };

@@ -20,6 +20,10 @@ pub struct Options {
     pub tpcs: Option<TpcMask>,
     /// Whether it may change clocks.
     pub clocks: bool,
+    /// Whether the driver is to limit the memory of cgroups that are bound to groups.
+    pub driver_limits: bool,
+    /// The directory of cgroups.
+    pub cgroups: PathBuf,
     /// The memory of every GPU that the resource manager does not describe.
     pub memory: Option<Bytes>,
     /// How to ask the resource manager about a GPU.

@@ -195,6 +195,8 @@ fn bind(directory: &Path, tpcs: Option<TpcMask>, memory: Option<Bytes>, ask: Ask
         selftests: directory.join("selftest"),
         tpcs,
         clocks: false,
+        driver_limits: false,
+        cgroups: directory.join("cgroups"),
         memory,
         ask,
     };

@@ -90,6 +90,8 @@ fn a_second_daemon_is_refused() {
         gpus: daemon.directory.join("gpus"),
         selftests: daemon.directory.join("selftest"),
         clocks: false,
+        driver_limits: false,
+        cgroups: daemon.directory.join("cgroups"),
         tpcs: None,
         memory: None,
         ask: gctd_ipc::driver::ask,

@@ -5,123 +5,19 @@
 
 mod common;
 
+use common::nvml::{until, Daemon, Library};
 use common::{copy_program, Tenant};
 use gct_core::policy::clock::kernels::Sums;
 use gct_core::policy::clock::Clock;
 use gct_core::units::Ns;
 use gctd::testing::Client;
 use gctd_ipc::page::Limits;
-use gctd_ipc::paths::SocketPaths;
-use rustix::process::{kill_process, Pid, Signal};
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const EOPNOTSUPP: i32 = 95;
-
-/// A daemon with one GPU, and the library.
-struct Daemon {
-    directory: PathBuf,
-    child: Child,
-}
-
-/// Compiles the library into a directory.
-fn compile(directory: &std::path::Path) {
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let made = Command::new(compiler)
-        .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(directory.join("libnvidia-ml.so.1"))
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvml.c"))
-        .status();
-    assert!(made.unwrap().success());
-}
-
-impl Daemon {
-    fn new(test: &str, options: &[&str]) -> Self {
-        Self::with_library(test, options, true)
-    }
-
-    fn with_library(test: &str, options: &[&str], has_library: bool) -> Self {
-        let directory =
-            std::env::temp_dir().join(format!("gctd-clocks-{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        let gpu = directory.join("gpus/0000:00:00.0");
-        std::fs::create_dir_all(&gpu).unwrap();
-        let text =
-            "Model: test\nGPU UUID: GPU-00112233-4455-6677-8899-aabbccddeeff\nDevice Minor: 0\n";
-        std::fs::write(gpu.join("information"), text).unwrap();
-        match has_library {
-            true => compile(&directory),
-            // It keeps a real one from being loaded.
-            false => std::fs::write(directory.join("libnvidia-ml.so.1"), "none").unwrap(),
-        }
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gctd"))
-            .args(["--tpcs", "0-7", "--dir"])
-            .arg(&directory)
-            .arg("--gpus")
-            .arg(directory.join("gpus"))
-            .args(options)
-            .env("LD_LIBRARY_PATH", &directory)
-            .env("FAKE_NVML", &directory)
-            .env_remove("JOURNAL_STREAM")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        assert!(line.starts_with("gctd: listening in "), "{line}");
-        let daemon = Self { directory, child };
-        daemon.has_contexts(&[std::process::id()]);
-        daemon
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&SocketPaths::of(&self.directory).admin)
-    }
-
-    fn socket(&self) -> PathBuf {
-        SocketPaths::of(&self.directory).tenants
-    }
-
-    /// Has the library say that these processes have contexts.
-    fn has_contexts(&self, pids: &[u32]) {
-        let text: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
-        // A reader finds the old text or the new one.
-        let (new, path) = (self.directory.join("pids.new"), self.directory.join("pids"));
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, path).unwrap();
-    }
-
-    fn log(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-
-    /// Ends it as systemd does. Returns its messages.
-    fn end(&mut self) -> String {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        let mut text = String::new();
-        let stderr = self.child.stderr.as_mut().unwrap();
-        stderr.read_to_string(&mut text).unwrap();
-        text
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
 
 /// Work that is reported: so many thousandths of it depend on the clock.
 struct Work {
@@ -164,16 +60,6 @@ impl Drop for Work {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.take().map(std::thread::JoinHandle::join);
-    }
-}
-
-/// Waits up to 60 seconds.
-#[track_caller]
-fn until(mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(60), "it does not");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -384,7 +270,7 @@ fn without_the_option_or_the_library_no_clock_is_touched() {
     let daemon = Daemon::new("without", &[]);
     refused(&daemon);
     assert_eq!(daemon.log(), [""; 0]);
-    let mut daemon = Daemon::with_library("bare", &["--clocks"], false);
+    let mut daemon = Daemon::with_library("bare", &["--clocks"], Library::Broken);
     std::thread::sleep(Duration::from_secs(2));
     refused(&daemon);
     let text = daemon.end();

@@ -3,7 +3,7 @@
 /*
  * Plays libnvidia-ml.so.1 for one GPU, whose clocks are 200, 220, .. 2000 MHz. It writes each call
  * down in the file FAKE_NVML/log. FAKE_NVML/pids names the processes with a context. While there is
- * FAKE_NVML/fails, no clock can be set.
+ * FAKE_NVML/fails, no clock and no limit can be set. With OLD it is one of before r615.
  */
 
 #include <stdarg.h>
@@ -98,6 +98,24 @@ int nvmlDeviceResetGpuLockedClocks(void *device)
 	note("reset\n");
 	return SUCCESS;
 }
+
+#ifndef OLD
+struct limits {
+	const char *cgroup;
+	unsigned long long soft, hard;
+};
+
+int nvmlDeviceSetMemoryLimits_v1(void *device, struct limits *limits)
+{
+	const char *name = strrchr(limits->cgroup, '/');
+
+	(void)device;
+	if (access(limits->cgroup, F_OK))
+		abort();
+	note("limit %s %llu %llu\n", name, limits->soft, limits->hard);
+	return access(path("fails"), F_OK) ? SUCCESS : NO_PERMISSION;
+}
+#endif
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count,
 					    struct process *processes)

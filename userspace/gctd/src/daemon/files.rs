@@ -169,6 +169,7 @@ impl Daemon {
         if matches!(file, File::GmemLow | File::GmemLimit | File::GmemPageable) {
             self.follow_balance();
         }
+        self.follow_driver_limits(file);
         self.apply_effects();
     }
 

@@ -120,6 +120,7 @@ impl Daemon {
                     let lowering = self.lowerings.all.swap_remove(at);
                     self.tables.state().trial_end(lowering.trial);
                     if outcome.is_ok() {
+                        self.follow_driver_limits(File::GmemLimit);
                         self.keep_write(File::GmemLimit, lowering.scope, &lowering.text);
                     }
                     (lowering.on_done)(outcome.map_err(errno));

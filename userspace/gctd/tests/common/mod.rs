@@ -3,6 +3,8 @@
 //! A tenant that reports ioctls as the preload library does, and helpers of the tests.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod nvml;
+
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Client, Daemon};
 use gctd_ipc::message::{Ioctl, Request};
