@@ -3,10 +3,11 @@
 //! Usage: tenant [--exit] MIB...
 //!
 //! Says to gctd what the preload library of a CUDA program would, without a GPU: a channel on the
-//! first GPU, and allocations of so many MiB. Prints the daemon's answers. Then it exits, or stays
-//! connected and prints each change of its mask; 0 TPCs are no mask. It runs in containers of the
-//! job `kubernetes`, and as a service in the job `packages`.
+//! first GPU whose node it has, and allocations of so many MiB. Prints the daemon's answers. Then
+//! it exits, or stays connected and prints each change of its mask; 0 TPCs are no mask. It runs in
+//! containers of the job `kubernetes`, and as a service in the job `packages`.
 
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,11 @@ const GROUP: u32 = 0x5c00_0015;
 const CHANNEL: u32 = 0x5c00_001c;
 const MEMORY: u32 = 0x5c00_0040;
 
-/// The bus of the first GPU: 0000:01:00.0.
-const BUS: u64 = 1;
+/// Returns the bus of the first GPU whose node there is. That of GPU N is N + 1.
+fn bus() -> u64 {
+    let has_node = |n: &u64| Path::new(&format!("/dev/nvidia{n}")).exists();
+    (0..16).find(has_node).expect("a GPU's node") + 1
+}
 
 /// Allocates an object. Returns whether it was granted.
 fn allocate(link: &mut Link, parent: u32, object: u32, class: u32, hint: Option<u64>) -> bool {
@@ -44,7 +48,7 @@ fn main() {
     let mut link = Link::from_environment();
     assert!(link.maintain(now()), "no daemon: {:?}", link.failure());
     allocate(&mut link, 0, CLIENT, 0x41, None);
-    allocate(&mut link, CLIENT, DEVICE, 0x80, Some(BUS << 8));
+    allocate(&mut link, CLIENT, DEVICE, 0x80, Some(bus() << 8));
     allocate(&mut link, DEVICE, GROUP, 0xa06c, None);
     allocate(&mut link, GROUP, CHANNEL, 0xc86f, None);
     let mut gpu = link.gpu_of(CLIENT, GROUP).expect("a page");
