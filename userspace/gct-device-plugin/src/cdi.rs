@@ -231,6 +231,28 @@ impl Host {
     }
 
     fn spec(&self, kind: &str, devices: Vec<Value>) -> Value {
+        json!({
+            "cdiVersion": VERSION,
+            "kind": kind,
+            "devices": devices,
+            "containerEdits": self.common_edits(),
+        })
+    }
+
+    /// Returns the edits of a container that has shares of GPUs without a spec, each with its
+    /// limits.
+    pub fn share_edits(&self, profile: &str, shares: &[(Gpu, Vec<Limit>)]) -> Vec<Value> {
+        let of_gpu = |(gpu, limits): &(Gpu, Vec<Limit>)| {
+            self.device_edits(gpu, Sharing::Turns, share_arguments(profile, gpu, limits))
+        };
+        let devices = shares.iter().map(of_gpu);
+        std::iter::once(self.common_edits())
+            .chain(devices)
+            .collect()
+    }
+
+    /// Returns what a container has whatever its GPUs are.
+    fn common_edits(&self) -> Value {
         let nodes: Vec<Value> = SHARED_NODES
             .iter()
             .filter_map(|name| self.node(name))
@@ -251,12 +273,7 @@ impl Host {
         if !mounts.is_empty() {
             edits["mounts"] = mounts.into();
         }
-        json!({
-            "cdiVersion": VERSION,
-            "kind": kind,
-            "devices": devices,
-            "containerEdits": edits,
-        })
+        edits
     }
 
     /// Returns the environment and the mounts that give a container the driver's libraries, and

@@ -56,6 +56,22 @@ impl State {
         Ok(state)
     }
 
+    /// Returns the state of a pod's container, as containerd's hooks have it but for the bundle.
+    pub fn of_pod(id: &str, pid: u32, container: PodContainer) -> Self {
+        let PodContainer {
+            namespace,
+            pod,
+            container,
+        } = container;
+        let names = NAMES[0].map(str::to_owned);
+        Self {
+            id: id.to_owned(),
+            bundle: PathBuf::new(),
+            pid,
+            annotations: names.into_iter().zip([namespace, pod, container]).collect(),
+        }
+    }
+
     /// Returns the pod's container that it is, if it is one.
     pub fn pod_container(&self) -> Option<PodContainer> {
         NAMES.iter().find_map(|names| {

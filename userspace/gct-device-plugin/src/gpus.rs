@@ -53,6 +53,15 @@ impl Gpu {
     }
 }
 
+/// A GPU that claims or annotations may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// Why nobody new gets it, in a word.
+    pub fault: Option<String>,
+}
+
 /// Reads all GPUs of the tree, and from `/sys` their NUMA nodes.
 ///
 /// # Errors

@@ -22,6 +22,7 @@ use gct_kubelet::group::PodContainer;
 
 use crate::cgroup;
 use crate::container::{self, State};
+use crate::nri;
 use crate::place::Places;
 use crate::prefer::Running;
 use crate::records::{Record, Records, Share};
@@ -71,6 +72,9 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
     if let Some(claim) = &share.claim {
         check_is_free(places, &records, claim, &group)?;
     }
+    if share.profile == nri::PROFILE {
+        check_guarantee(places, &tree, &records, gpu, &record)?;
+    }
     records.write(&record)?;
     let made = make(&tree, &places.proc, &record);
     if made.is_err() {
@@ -95,6 +99,58 @@ fn check_is_free(places: &Places, records: &Records, claim: &str, group: &str) -
         );
     }
     Ok(())
+}
+
+/// Checks that the memory that annotations guarantee fits in a GPU, with that of the container of a
+/// record. The scheduler of annotations counts elsewhere, or not at all.
+fn check_guarantee(
+    places: &Places,
+    tree: &Tree,
+    records: &Records,
+    gpu: u32,
+    record: &Record,
+) -> Result<()> {
+    let own = guarantee(record, gpu);
+    if own == 0 {
+        return Ok(());
+    }
+    let others = records.all()?.into_iter();
+    let others =
+        others.filter(|other| other.group != record.group && !is_gone(places, other, None));
+    let taken = others.fold(0u64, |sum, other| {
+        sum.saturating_add(guarantee(&other, gpu))
+    });
+    let total: u64 = match tree.read(&Target::Gpu(gpu), files::entry(File::GpuMemoryTotal))? {
+        Content::Line(line) => line.parse()?,
+        _ => bail!("the memory of GPU {gpu} is unknown"),
+    };
+    ensure!(
+        taken.saturating_add(own) <= total,
+        "GPU {gpu} has {total} bytes, of which {taken} are guaranteed to other containers: \
+         {own} more cannot be"
+    );
+    Ok(())
+}
+
+/// Returns the memory of a GPU that annotations guarantee a container.
+fn guarantee(record: &Record, gpu: u32) -> u64 {
+    let shares = record.gpus.get(&gpu).into_iter().flatten();
+    let annotated = shares.filter(|share| share.profile == nri::PROFILE);
+    let low = files::entry(File::GmemLow).name;
+    let limits = annotated.flat_map(|share| &share.limits);
+    let low = limits.filter(|(file, _)| file == low);
+    low.filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
+}
+
+/// Returns whether a container has a record, and so a group now or after the next pass.
+///
+/// # Errors
+///
+/// Those of the records.
+pub fn is_known(places: &Places, state: &State) -> Result<bool> {
+    let records = Records::lock(&places.state)?;
+    let record = records.read(&state.group());
+    Ok(record.is_some_and(|record| record.id == state.id))
 }
 
 /// Removes the group of a container, and its record.

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use anyhow::{bail, ensure, Result};
 
 use crate::gpus::Gpu;
-use crate::profiles::{Claims, Profile, Sharing};
+use crate::profiles::{Apart, Profile, Sharing};
 
 /// A slot of a profile on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,15 +112,16 @@ fn agree(gpu: &Gpu, profiles: &[&Profile]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no GPU is offered both by profiles and to claims: nobody would count both.
+/// Checks that no GPU is offered both by profiles and to others: nobody would count both.
 ///
 /// # Errors
 ///
 /// Names a GPU that is.
-pub fn apart(claims: &Claims, offers: &Offers) -> Result<()> {
+pub fn apart(others: &Apart, offers: &Offers) -> Result<()> {
     for (name, gpus) in offers {
-        if let Some(gpu) = gpus.iter().find(|gpu| claims.may_use(**gpu)) {
-            bail!("GPU {gpu} is for claims and for profile {name}: give them different gpus");
+        if let Some(gpu) = gpus.iter().find(|gpu| others.may_use(**gpu)) {
+            let whose = others.whose;
+            bail!("GPU {gpu} is for {whose} and for profile {name}: give them different gpus");
         }
     }
     Ok(())
@@ -269,9 +270,10 @@ mod tests {
     #[test]
     fn claims_and_profiles_have_different_gpus() {
         let (offers, _) = offered("[profile.a]\ngpus=[0]\n").unwrap();
-        let claims = |gpus| Claims {
+        let claims = |gpus| Apart {
+            whose: "claims",
             gpus,
-            ..Claims::default()
+            ..Apart::default()
         };
         assert!(apart(&claims(Some(vec![1])), &offers).is_ok());
         for both in [None, Some(vec![1, 0])] {

@@ -12,13 +12,12 @@ use gct_kubelet::group::PodContainer;
 use tokio::sync::watch;
 
 use crate::cdi::Host;
-use crate::dra::slice::Offer;
-use crate::gpus::{self, Fault, Gpu};
+use crate::gpus::{self, Fault, Gpu, Offer};
 use crate::groups;
 use crate::inventory::{self, Offers};
 use crate::mps::Watch;
 use crate::nvml;
-use crate::profiles::{Claims, Profile, Sharing};
+use crate::profiles::{Apart, Profile, Sharing};
 use crate::service::{SlotState, Tenants};
 
 /// What is wrong with each GPU of the tree, if something is.
@@ -36,8 +35,8 @@ pub struct Keeper {
     pub profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
     /// Who is on which GPU.
     pub tenants: Tenants,
-    /// The GPUs of claims, and where they are announced.
-    pub claims: Option<(Claims, watch::Sender<Vec<Offer>>)>,
+    /// The GPUs of claims and of annotations, and where they are announced.
+    pub apart: Vec<(Apart, watch::Sender<Vec<Offer>>)>,
     /// The GPUs that were ever seen.
     known: BTreeMap<u32, Gpu>,
     offers: Offers,
@@ -52,7 +51,7 @@ impl Keeper {
         host: Arc<Host>,
         profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
         tenants: Tenants,
-        claims: Option<(Claims, watch::Sender<Vec<Offer>>)>,
+        apart: Vec<(Apart, watch::Sender<Vec<Offer>>)>,
     ) -> Self {
         let driver = host.driver.clone();
         Self {
@@ -61,7 +60,7 @@ impl Keeper {
             host,
             profiles,
             tenants,
-            claims,
+            apart,
             known: BTreeMap::new(),
             offers: Offers::new(),
             said: BTreeSet::new(),
@@ -144,8 +143,11 @@ impl Keeper {
                 .filter(|gpu| offers[&profile.name].contains(&gpu.index));
             self.host.write(profile, &on.collect::<Vec<_>>())?;
         }
-        if let Some((claims, _)) = &self.claims {
-            inventory::apart(claims, &offers)?;
+        for (apart, _) in &self.apart {
+            inventory::apart(apart, &offers)?;
+        }
+        let claims = self.apart.iter().find(|(apart, _)| apart.whose == "claims");
+        if let Some((claims, _)) = claims {
             for gpu in known.iter().filter(|gpu| claims.may_use(gpu.index)) {
                 let advice = gpu.advice();
                 let note = |advice| format!("claims: not on GPU {}; {advice}", gpu.index);
@@ -153,9 +155,9 @@ impl Keeper {
             }
         }
         let mut under_mps = inventory::under_mps(&profiles, &offers);
-        if let Some((claims, _)) = &self.claims {
-            let meant = known.iter().filter(|gpu| claims.may_use(gpu.index));
-            let meant = meant.filter(|_| claims.share == Sharing::Mps);
+        for (apart, _) in &self.apart {
+            let meant = known.iter().filter(|gpu| apart.may_use(gpu.index));
+            let meant = meant.filter(|_| apart.share == Sharing::Mps);
             under_mps.extend(meant.map(|gpu| gpu.index));
         }
         for gpu in under_mps {
@@ -175,10 +177,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells the kubelet the slots and the API server the GPUs of claims, if they have changed.
+    /// Tells the kubelet the slots, the API server the GPUs of claims, and the runtime's plugin
+    /// those of annotations, if they have changed.
     fn announce(&self, health: &Health) {
-        if let Some((claims, sender)) = &self.claims {
-            let gpus = self.known.values().filter(|gpu| claims.may_use(gpu.index));
+        for (apart, sender) in &self.apart {
+            let gpus = self.known.values().filter(|gpu| apart.may_use(gpu.index));
             let offers = gpus.map(|gpu| Offer {
                 gpu: gpu.clone(),
                 fault: match health.get(&gpu.index) {

@@ -10,6 +10,7 @@
 //!                 inventory -> service         -> registration -> kubelet
 //!                 inventory -> cdi             -> runtime -> hooks: bundle, groups, records
 //!                 keeper -> dra                -> API server, kubelet: claims
+//!                 keeper -> nri             <-> runtime: pods with annotations
 //!                 inventory -> mps             daemons of GPUs that are shared side by side
 //! nvml -> keeper                               compute capability, and GPUs to recover
 //! cgroups, pods -> groups, records             what hooks did not see, by keeper
@@ -27,6 +28,7 @@ pub mod groups;
 pub mod inventory;
 pub mod keeper;
 pub mod mps;
+pub mod nri;
 pub mod nvml;
 pub mod place;
 pub mod pods;

@@ -15,11 +15,12 @@ use gct_device_plugin::container::State;
 use gct_device_plugin::dra::client::{Server, ServerOptions};
 use gct_device_plugin::dra::plugin::Driver as ClaimsDriver;
 use gct_device_plugin::dra::publish::Publisher;
-use gct_device_plugin::dra::slice::Offer;
 use gct_device_plugin::dra::DRIVER;
 use gct_device_plugin::driver::Driver;
+use gct_device_plugin::gpus::Offer;
 use gct_device_plugin::keeper::Keeper;
 use gct_device_plugin::mps::Control;
+use gct_device_plugin::nri::plugin::Plugin;
 use gct_device_plugin::place::Places;
 use gct_device_plugin::profiles::{self, Config, Sharing};
 use gct_device_plugin::records::Share;
@@ -107,6 +108,10 @@ struct Serve {
     /// What MPS daemons have as /dev/shm. Default: a tmpfs for each.
     #[arg(long, value_name = "DIR")]
     mps_shm: Option<PathBuf>,
+
+    /// The runtime's socket for plugins, for [nri].
+    #[arg(long, value_name = "PATH", default_value = "/var/run/nri/nri.sock")]
+    nri: PathBuf,
 
     /// Seconds between two looks at the tree and the pods.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
@@ -290,8 +295,14 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
         Some(claims) => Some(claims_driver(&options, &host, gpus, claims.share)?),
         None => None,
     };
-    let claims = config.claims.map(|claims| (claims, sender));
-    let keeper = Arc::new(Mutex::new(Keeper::new(host, announced, tenants, claims)));
+    let mut apart = Vec::new();
+    apart.extend(config.claims.map(|claims| (claims, sender)));
+    let plugin = config.annotations.map(|annotations| {
+        let (sender, gpus) = watch::channel(Vec::new());
+        apart.push((annotations.apart.clone(), sender));
+        Plugin::new(Arc::clone(&host), annotations, gpus)
+    });
+    let keeper = Arc::new(Mutex::new(Keeper::new(host, announced, tenants, apart)));
     // A mistake in the profiles is one to start with. Later, when a GPU changes, the plugin goes
     // on.
     pass(&keeper, &options.kubelet).await?;
@@ -299,6 +310,13 @@ async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
         registrations.spawn(driver.run(options.kubelet.clone()));
         registrations.spawn(async {
             publisher.run().await;
+            Ok(())
+        });
+    }
+    if let Some(plugin) = plugin {
+        let socket = options.nri.clone();
+        registrations.spawn(async move {
+            plugin.run(&socket).await;
             Ok(())
         });
     }

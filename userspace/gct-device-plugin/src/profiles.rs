@@ -14,6 +14,12 @@
 //! [dra]                           # GPUs for claims, and for no profile
 //! gpus = [2, 3]                   # by default all
 //! share = "mps"                   # as for profiles
+//!
+//! [nri]                           # GPUs for pods with annotations, and for nobody else
+//! gpus = [4]                      # by default all
+//! gmem.limit = "40G"              # the most that annotations may ask for
+//! gmem.low = "10G"                # the most that they may be guaranteed; by default nothing
+//! gmem.pageable = 1               # any other limit: that of each of their containers
 //! ```
 
 use std::fs;
@@ -125,20 +131,43 @@ impl Profile {
     }
 }
 
-/// The GPUs that claims may use.
+/// GPUs that are no profile's, because others are given shares of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct Apart {
+    /// Who is given shares: `claims` or `annotations`.
+    pub whose: &'static str,
     /// Their indices; `None` for all.
     pub gpus: Option<Vec<u32>>,
     /// How the containers of a GPU share it.
     pub share: Sharing,
 }
 
-impl Claims {
-    /// Returns whether claims may use a GPU.
+impl Apart {
+    /// Returns whether shares of a GPU may be given.
     pub fn may_use(&self, gpu: u32) -> bool {
         self.gpus.as_ref().is_none_or(|gpus| gpus.contains(&gpu))
     }
+
+    /// Returns whether a GPU may be in both.
+    fn meets(&self, other: &Self) -> bool {
+        match (&self.gpus, &other.gpus) {
+            (Some(gpus), Some(_)) => gpus.iter().any(|gpu| other.may_use(*gpu)),
+            _ => true,
+        }
+    }
+}
+
+/// What annotations of pods may ask for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Annotations {
+    /// The GPUs.
+    pub apart: Apart,
+    /// Most bytes of a container's `gmem.limit`; `None` for the GPU's memory.
+    pub limit: Option<u64>,
+    /// Most bytes of a container's `gmem.low`; `None` guarantees nothing, whatever is asked for.
+    pub low: Option<u64>,
+    /// The other limits of each container, in the order in which they are written.
+    pub others: Vec<Limit>,
 }
 
 /// The content of a file of profiles.
@@ -147,7 +176,9 @@ pub struct Config {
     /// The profiles.
     pub profiles: Vec<Profile>,
     /// The GPUs of claims, if there are any.
-    pub claims: Option<Claims>,
+    pub claims: Option<Apart>,
+    /// What annotations may ask for, if they may.
+    pub annotations: Option<Annotations>,
 }
 
 /// Reads a file of profiles.
@@ -188,15 +219,28 @@ fn config(text: &str) -> Result<Config> {
                 if let Some((key, _)) = table.iter().next() {
                     bail!("dra: {key} is unknown");
                 }
-                config.claims = Some(Claims { gpus, share });
+                config.claims = Some(Apart {
+                    whose: "claims",
+                    gpus,
+                    share,
+                });
             }
-            _ => bail!("{key} is unknown: write [profile.NAME] or [dra]"),
+            ("nri", Toml::Table(table)) => {
+                config.annotations = Some(annotations(table).context("nri")?);
+            }
+            _ => bail!("{key} is unknown: write [profile.NAME], [dra] or [nri]"),
         }
     }
     ensure!(
-        !config.profiles.is_empty() || config.claims.is_some(),
-        "there is no [profile.NAME] and no [dra]"
+        !config.profiles.is_empty() || config.claims.is_some() || config.annotations.is_some(),
+        "there is no [profile.NAME], no [dra] and no [nri]"
     );
+    if let (Some(claims), Some(annotations)) = (&config.claims, &config.annotations) {
+        ensure!(
+            !claims.meets(&annotations.apart),
+            "a GPU is for claims and for annotations: give [dra] and [nri] different gpus"
+        );
+    }
     Ok(config)
 }
 
@@ -221,6 +265,42 @@ fn gpus(table: &mut Table) -> Result<Option<Vec<u32>>> {
     let gpus = gpus.filter(|gpus| !gpus.is_empty());
     gpus.context("gpus is a list of indices, such as [0, 1]")
         .map(Some)
+}
+
+fn annotations(mut table: Table) -> Result<Annotations> {
+    let mut found = Annotations {
+        apart: Apart {
+            whose: "annotations",
+            gpus: gpus(&mut table)?,
+            share: Sharing::Turns,
+        },
+        limit: None,
+        low: None,
+        others: Vec::new(),
+    };
+    limits("", table, &mut found.others)?;
+    let mut take = |file| -> Option<Content> {
+        let at = found
+            .others
+            .iter()
+            .position(|limit| limit.entry.file == file)?;
+        Some(found.others.remove(at).content)
+    };
+    let bytes = |content| match content {
+        Content::Value(Value::BytesOrMax(bytes)) => bytes.map(|bytes| bytes.get()),
+        _ => None,
+    };
+    found.limit = take(File::GmemLimit).and_then(bytes);
+    // All within a container's gmem.limit, where this is `max`.
+    found.low = take(File::GmemLow).map(|low| bytes(low).unwrap_or(u64::MAX));
+    ensure!(
+        take(File::ComputeMax).is_none(),
+        "compute.max is what annotations ask for"
+    );
+    found
+        .others
+        .sort_by_key(|limit| limit.entry.file != File::TpcMask);
+    Ok(found)
 }
 
 fn profile(name: &str, value: Toml) -> Result<Profile> {
@@ -340,12 +420,31 @@ mod tests {
     }
 
     #[test]
+    fn annotations_have_maxima_and_limits() {
+        let nri = |text: &str| config(text).unwrap().annotations.unwrap();
+        let found = nri("[nri]\ngpus = [1]\ngmem.limit = '40G'\ngmem.low = '10G'\n\
+                         gmem.pageable = 1\ntpc.mask = '0-9'\n[dra]\ngpus = [0]");
+        assert_eq!((found.limit, found.low), (Some(40 << 30), Some(10 << 30)));
+        let others: Vec<&str> = found.others.iter().map(|limit| limit.entry.name).collect();
+        assert_eq!(others, ["tpc.mask", "gmem.pageable"]);
+        assert!(found.apart.may_use(1) && !found.apart.may_use(0));
+        let all = nri("[nri]");
+        assert_eq!((all.limit, all.low, all.others), (None, None, vec![]));
+        assert_eq!(nri("[nri]\ngmem.low = 'max'").low, Some(u64::MAX));
+    }
+
+    #[test]
     fn every_mistake_names_its_profile_and_key() {
         let long = format!("[profile.{}]", "a".repeat(NAME_MAX + 1));
         for (text, says) in [
             ("", "no [profile.NAME]"),
             ("[profiles.a]", "profiles is unknown"),
-            ("profile = 1", "write [profile.NAME] or [dra]"),
+            ("profile = 1", "write [profile.NAME], [dra] or [nri]"),
+            ("[nri]\ngpus = 1", "nri: gpus is a list"),
+            ("[nri]\ngmem.high = 1", "nri: there is no limit gmem.high"),
+            ("[nri]\ncompute.max = '1000 2000'", "compute.max is what"),
+            ("[nri]\ngpus = [1]\n[dra]", "different gpus"),
+            ("[nri]\ngpus = [1]\n[dra]\ngpus = [0, 1]", "different gpus"),
             ("[dra]\nslots = 1", "dra: slots is unknown"),
             ("[dra]\ngpus = 1", "gpus is a list"),
             ("[profile]\na = 1", "profile a: a profile is a table"),

@@ -33,10 +33,10 @@ use super::api::services::{v1, v1beta1};
 use super::api::*;
 use super::claim::ResourceClaim;
 use super::client::Server;
-use super::slice::{self, Offer};
+use super::slice;
 use super::DRIVER;
 use crate::cdi::{ClaimDevice, Host};
-use crate::gpus::Gpu;
+use crate::gpus::{Gpu, Offer};
 use crate::profiles::Sharing;
 use crate::socket::{needs_new_start, Serving, NEW_START};
 

@@ -19,8 +19,9 @@ use tokio::sync::{watch, Notify};
 use tokio::time::sleep;
 
 use super::client::Server;
-use super::slice::{self, About, Offer};
+use super::slice::{self, About};
 use crate::driver::Driver;
+use crate::gpus::Offer;
 
 const LOOK: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);

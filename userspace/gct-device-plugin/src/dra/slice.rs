@@ -19,7 +19,7 @@
 use serde_json::{json, Map, Value};
 
 use super::{quantity, DRIVER};
-use crate::gpus::Gpu;
+use crate::gpus::{Gpu, Offer};
 use crate::profiles::VENDOR;
 
 /// The version of the API.
@@ -32,15 +32,6 @@ pub const TPCS: &str = "tpcs";
 const MIB: u64 = 1 << 20;
 /// Longest text of an attribute.
 const TEXT_MAX: usize = 64;
-
-/// A GPU that claims may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// The GPU.
-    pub gpu: Gpu,
-    /// Why no new claim gets it, in a word.
-    pub fault: Option<String>,
-}
 
 /// What a slice is written for.
 #[derive(Clone, Copy, Debug)]

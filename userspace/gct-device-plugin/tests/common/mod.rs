@@ -4,6 +4,7 @@
 
 mod api_server;
 mod kubelet;
+mod nri;
 mod runtime;
 
 use std::fs;
@@ -16,6 +17,7 @@ use rustix::process::Pid;
 
 pub(crate) use api_server::ApiServer;
 pub(crate) use kubelet::{Behaviour, Kubelet};
+pub(crate) use nri::{pod, Runtime};
 
 /// Most time until something happens that must happen.
 pub(crate) const WAIT: Duration = Duration::from_secs(20);
@@ -34,7 +36,11 @@ pub(crate) struct Node {
 impl Node {
     /// Makes a node whose plugin does not run yet.
     pub(crate) fn new(test: &str, profiles: &str) -> Self {
-        let daemon = Daemon::new(&format!("dp-{test}"), 2);
+        Self::on(Daemon::new(&format!("dp-{test}"), 2), profiles)
+    }
+
+    /// Makes a node on a daemon with two GPUs.
+    pub(crate) fn on(daemon: Daemon, profiles: &str) -> Self {
         let folder = daemon.directory.join("node");
         for path in [
             "kubelet/device-plugins",
@@ -133,6 +139,7 @@ impl Node {
             ("--mps", path("mps")),
             ("--mps-shm", path("shm")),
             ("--mps-control", path("nvidia-cuda-mps-control")),
+            ("--nri", path("nri.sock")),
             ("--dir", self.daemon.directory.clone()),
         ] {
             command.arg(option).arg(value);

@@ -13,6 +13,12 @@ use super::Node;
 impl Node {
     /// Creates container number `n` with CDI devices up to the point where its process would run.
     pub(crate) fn create(&self, n: u32, devices: &[String]) -> bool {
+        self.make(n);
+        self.hooks("createRuntime", n, devices)
+    }
+
+    /// Makes what the kernel and the runtime have of a container.
+    pub(crate) fn make(&self, n: u32) {
         let write = |path: &str, text: &str| {
             let path = self.folder.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -32,7 +38,6 @@ impl Node {
             r#"{"root":{"path":"rootfs"}}"#,
         );
         write(&format!("bundles/{n}/rootfs/etc/passwd"), "");
-        self.hooks("createRuntime", n, devices)
     }
 
     /// Takes away what the kernel has of a container.
@@ -49,6 +54,16 @@ impl Node {
 
     /// Executes the hooks of a stage. Returns whether all succeeded.
     fn hooks(&self, stage: &str, n: u32, devices: &[String]) -> bool {
+        devices.iter().all(|device| {
+            let edits = self.edits(device);
+            let hooks = edits["hooks"].as_array().unwrap().clone();
+            let mut hooks = hooks.iter().filter(|hook| hook["hookName"] == stage);
+            hooks.all(|hook| self.hook(hook, n))
+        })
+    }
+
+    /// Executes a hook with the state of a container. Returns whether it succeeded.
+    pub(crate) fn hook(&self, hook: &Value, n: u32) -> bool {
         let state = json!({
             "ociVersion": "1.1.0",
             "id": format!("c{n}"),
@@ -60,12 +75,7 @@ impl Node {
                 "io.kubernetes.cri.container-name": "main",
             },
         });
-        devices.iter().all(|device| {
-            let edits = self.edits(device);
-            let hooks = edits["hooks"].as_array().unwrap().clone();
-            let mut hooks = hooks.iter().filter(|hook| hook["hookName"] == stage);
-            hooks.all(|hook| execute(hook, &state.to_string()))
-        })
+        execute(hook, &state.to_string())
     }
 
     /// Returns the edits of a qualified CDI device, in the specs that are there.
