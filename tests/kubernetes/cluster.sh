@@ -33,6 +33,8 @@ configure() {
 		  [plugins."io.containerd.grpc.v1.cri".cni]
 		    bin_dir = "/usr/lib/cni"
 		    conf_dir = "/etc/cni/net.d"
+		[plugins."io.containerd.nri.v1.nri"]
+		  disable = false
 	TOML
 	cat >/etc/cni/net.d/10-net.conflist <<-'JSON'
 		{"cniVersion": "0.4.0", "name": "net", "plugins": [{"type": "ptp", "ipam": {
@@ -79,10 +81,14 @@ configure() {
 		slots = 2
 		gpus = [3]
 		share = "mps"
+
+		[nri]
+		gpus = [4]
+		gmem.limit = "1G"
 	TOML
 	# GPUs of which only the driver's files exist.
 	local minor bus
-	for minor in 0 1 2 3; do
+	for minor in 0 1 2 3 4; do
 		bus=0000:0$((minor + 1)):00.0
 		mkdir -p "/run/gpus/$bus"
 		printf 'Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef%s\n%s' \
@@ -92,7 +98,7 @@ configure() {
 	mkdir -p /run/driver/usr/lib64
 	cp /usr/lib/x86_64-linux-gnu/librt.so.1 /run/driver/usr/lib64/libcuda.so.550.54.14
 	mkdir -p /run/devices
-	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl nvidia-uvm; do mknod /run/devices/$node c 1 3; done
+	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidia4 nvidiactl nvidia-uvm; do mknod /run/devices/$node c 1 3; done
 }
 
 # make_image NAME...: prints an image with busybox, gctctl, the tenant, their libraries, and the

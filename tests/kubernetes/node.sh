@@ -76,6 +76,39 @@ pod() {
 	manifest "$1" "" 'tenant, "512", "600"' "${2:-1}" "${3:-small}" | kubectl create -f - >/dev/null
 }
 
+# annotated NAME LIMIT COMMAND: a pod whose annotations ask for a GPU.
+annotated() {
+	kubectl create -f - >/dev/null <<-POD
+		apiVersion: v1
+		kind: Pod
+		metadata:
+		  name: $1
+		  annotations:
+		    nvidia.com/container.main.gpu-memory.request: 256Mi
+		    nvidia.com/container.main.gpu-memory.limit: $2
+		    nvidia.com/container.main.gpu-compute.portion: "0.5"
+		    nvidia.com/container.main.gpus.devices: GPU-00112233-4455-6677-8899-aabbccddeef4
+		spec:
+		  restartPolicy: Never
+		  terminationGracePeriodSeconds: 0
+		  containers:
+		  - {name: main, image: localhost/busybox:1, imagePullPolicy: Never, command: [$3]}
+	POD
+}
+
+# The limits of a pod on the GPU of annotations.
+annotated_limits() {
+	local gpu
+	gpu=$(group_of "$1")/4
+	is "$(gctctl --user get "$gpu" gmem.limit) $(gctctl --user get "$gpu" gmem.low) $(gctctl --user get "$gpu" compute.max)" \
+		"1073741824 0 10000 20000"
+}
+
+# How often a plugin has registered at the runtime.
+nri_registrations() {
+	grep -c 'nri: registered' /gct/logs/plugin.log
+}
+
 delete() {
 	kubectl delete pod "$1" --wait=true >/dev/null
 }
@@ -263,6 +296,38 @@ until_true "its group goes with it" eval '! gctctl --user get "ctr_${container:0
 pod greedy 2
 until_true "a pod cannot have two slots of a GPU" eval 'is "$(in_phase Failed)" greedy'
 delete greedy
+
+# Annotations, by the runtime's NRI.
+annotated asks 1Gi 'tenant, "512", "600"'
+until_true "a pod whose annotations ask for a GPU runs" running asks
+until_true "it has the limits that they say, and nothing is guaranteed" annotated_limits asks
+until_true "its program has the preload library" loads asks /usr/lib/gctgroup/libgct_preload.so
+until_true "and no more memory than its limit" eval 'kubectl logs asks | grep "600 MiB refused"'
+until_true "it has its GPU's node and not another's" in_pod asks \
+	sh -c '[ -c /dev/nvidia4 ] && [ -c /dev/nvidiactl ] && [ ! -e /dev/nvidia0 ]'
+annotated greedy 2Gi 'sleep, "1000"'
+until_true "one that asks for more than it may have does not start, and its event says why" eval \
+	'kubectl get events | grep "gctgroup: GPU 4: 2147483648 bytes are asked for, and a container may have 1073741824"'
+delete greedy
+crash plugin
+annotated early 1Gi 'sleep, "1000"'
+until_true "without the plugin its annotations give a pod nothing" in_pod early \
+	sh -c '[ ! -e /dev/nvidia4 ] && [ ! -e /dev/nvidiactl ]'
+until_true "and it has no group" groups asks
+start_plugin
+until_true "a plugin that starts adopts it, and what has a group keeps it" groups asks early
+until_true "with its limits" annotated_limits early
+until_true "bound to its cgroup" bound early
+registrations=$(nri_registrations)
+stop containerd
+start containerd containerd
+until_true "a containerd that starts anew has the plugin again" eval '[ "$(nri_registrations)" -gt $registrations ]'
+annotated again 1Gi 'sleep, "1000"'
+until_true "and a pod has its group" groups again asks early
+delete asks
+delete early
+delete again
+until_true "their groups go with them" groups
 
 # The spread ones first: beside packed ones, one GPU may have the fewest tenants for all of them.
 for n in 1 2 3; do pod spread$n 1 spread; done
