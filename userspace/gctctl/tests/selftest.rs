@@ -53,7 +53,7 @@ impl Bed {
     /// Replaces the script. What it runs for is in the file `runs`.
     fn plays(&self, script: &str) {
         let program = self.0.join("gct-load");
-        let log = r#"echo "$* mask=$GCTGROUP_TPC_MASK tpcs=$GCTGROUP_TPCS gpu=$CUDA_VISIBLE_DEVICES socket=${GCTGROUP_SOCKET-unset} atoms=$GCTGROUP_ATOMS$GCTGROUP_ATOM_DURATION" >>"${0%/*}/runs""#;
+        let log = r#"echo "$* mask=$GCTGROUP_TPC_MASK tpcs=$GCTGROUP_TPCS gpu=$CUDA_VISIBLE_DEVICES socket=${GCTGROUP_SOCKET-unset} mps=$([ ! -e "${CUDA_MPS_PIPE_DIRECTORY-/}" ] || echo 1) atoms=$GCTGROUP_ATOMS$GCTGROUP_ATOM_DURATION" >>"${0%/*}/runs""#;
         let text = self.0.join("script");
         fs::write(&text, format!("#!/bin/sh\n{log}\n{script}\n")).unwrap();
         // A process that another test forks meanwhile has this one's open files. A program that is
@@ -75,6 +75,8 @@ impl Bed {
         let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
             .env("GCTGROUP_SELFTEST_DIR", self.0.join("results"))
             .env("GCTGROUP_ATOMS", "99")
+            // A folder that is there, as that of an MPS daemon.
+            .env("CUDA_MPS_PIPE_DIRECTORY", &self.0)
             .args(arguments)
             .output();
         Ran::new(output.unwrap(), &self.0)
@@ -111,10 +113,11 @@ fn an_exact_gpu_is_tested_once() {
     assert_eq!(bed.result(), ["exact", "exact", "0-3,9-12"]);
     let runs = bed.runs();
     let lines: Vec<&str> = runs.lines().collect();
-    // The device, the TPCs, two masks, two ways to split. None asks a daemon or keeps a variable.
+    // The device, the TPCs, two masks, two ways to split. None asks a daemon, is a client of MPS or
+    // keeps a variable.
     assert_eq!(lines.len(), 6, "{runs}");
     for line in &lines {
-        assert!(line.contains(&format!("gpu={GPU} socket= ")), "{line}");
+        assert!(line.contains(&format!("gpu={GPU} socket= mps= ")), "{line}");
     }
     assert!(lines[0].ends_with("atoms="), "{runs}");
     assert!(

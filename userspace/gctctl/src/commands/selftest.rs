@@ -8,7 +8,6 @@
 
 mod checks;
 mod kit;
-mod mps;
 
 use std::fs;
 use std::path::{Path, PathBuf};

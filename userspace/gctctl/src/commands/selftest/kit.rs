@@ -10,7 +10,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::mps;
 use crate::outcome::Failure;
 
 const PROGRAM: &str = "gct-load";
@@ -98,6 +97,9 @@ impl OnGpu<'_> {
             .args(arguments.split_whitespace())
             .env("LD_PRELOAD", &self.kit.library)
             .env("CUDA_VISIBLE_DEVICES", self.uuid)
+            // Under MPS a program's SMs are numbered by its mask, so no client of it can tell TPCs
+            // apart. Nothing is there, so the program is none.
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.kit.counters.with_extension("no-mps"))
             // No daemon: the limits are those of the environment.
             .env(gctd_ipc::paths::SOCKET_VARIABLE, "")
             .envs(variables.iter().copied())
@@ -109,7 +111,7 @@ impl OnGpu<'_> {
             let why = format!("{PROGRAM} cannot be started: {error}");
             Failed::NotDone(why)
         })?;
-        wait(child, PATIENCE, Path::new(mps::CONTROL))
+        wait(child)
     }
 
     /// Runs a workload as [`run`](Self::run) does. Returns the library's counters.
@@ -136,19 +138,18 @@ impl OnGpu<'_> {
 }
 
 /// Waits until a child ends. Returns its first line, or why it failed. Kills a child that does not
-/// end, which also ends its work on the GPU, and under MPS by `control` its contexts alone before.
-fn wait(mut child: Child, patience: Duration, control: &Path) -> Result<String, Failed> {
+/// end, which also ends its work on the GPU.
+fn wait(mut child: Child) -> Result<String, Failed> {
     let since = Instant::now();
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if since.elapsed() < patience => sleep(Duration::from_millis(10)),
+            Ok(None) if since.elapsed() < PATIENCE => sleep(Duration::from_millis(10)),
             Ok(None) => {
-                mps::drain(control, child.id());
                 // Fails only if it has just ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                let why = format!("a launch did not end in {} s", patience.as_secs());
+                let why = format!("a launch did not end in {} s", PATIENCE.as_secs());
                 return Err(Failed::NotDone(why));
             }
             Err(error) => return Err(Failed::NotDone(error.to_string())),
@@ -183,69 +184,4 @@ fn first_bytes(pipe: Option<impl Read>) -> String {
     // What was read before an error counts.
     let _ = pipe.map(|pipe| pipe.take(64 << 10).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).trim().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A played control program, which writes down what it ends, and whether that lives.
-    const CONTROL: &str = r#"#!/bin/sh
-folder=${0%/*}
-read -r command server client
-case $command in
-get_server_list) printf '11\n12\n' ;;
-get_client_list) [ "$server" = 11 ] || cat "$folder/clients" ;;
-terminate_client)
-	state=$(kill -0 "$client" && echo alive)
-	echo "$server $client $state" >>"$folder/ended"
-	echo 0 ;;
-esac
-"#;
-
-    /// Runs a child that does not end. `is_client`: its server knows it. Returns what the control
-    /// program was to end, and the child's pid.
-    fn hang(test: &str, is_client: bool) -> (String, u32) {
-        let name = format!("gctctl-mps-{test}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        let control = folder.join("control");
-        let text = folder.join("text");
-        fs::write(&text, CONTROL).unwrap();
-        // Another process writes it: see the tests of the command.
-        let copied = Command::new("install").arg(text).arg(&control).status();
-        assert!(copied.unwrap().success());
-        let mut sleeping = Command::new("sleep");
-        let child = sleeping.arg("600").stdout(Stdio::piped()).spawn().unwrap();
-        let pid = child.id();
-        let clients = if is_client { pid } else { pid + 1 };
-        fs::write(folder.join("clients"), format!("{}\n{clients}\n", 7)).unwrap();
-        let patience = Duration::from_millis(20);
-        assert!(matches!(
-            wait(child, patience, &control),
-            Err(Failed::NotDone(_))
-        ));
-        let ended = fs::read_to_string(folder.join("ended")).unwrap_or_default();
-        fs::remove_dir_all(&folder).unwrap();
-        (ended, pid)
-    }
-
-    #[test]
-    fn a_client_of_mps_is_taken_from_its_server_before_it_is_killed() {
-        let (ended, pid) = hang("client", true);
-        assert_eq!(ended, format!("12 {pid} alive\n"));
-    }
-
-    #[test]
-    fn what_is_no_client_is_just_killed() {
-        assert_eq!(hang("none", false).0, "");
-    }
-
-    #[test]
-    fn without_a_control_program_a_child_is_killed() {
-        let child = Command::new("sleep").arg("600").spawn().unwrap();
-        let nowhere = Path::new("/nowhere/control");
-        let waited = wait(child, Duration::from_millis(20), nowhere);
-        assert!(matches!(waited, Err(Failed::NotDone(_))));
-    }
 }
