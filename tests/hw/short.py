@@ -204,14 +204,14 @@ def launches(bed, args):
 
 def measure(bed, args):
     requests = Requests(args)
-    native = bed.native()
-    native.hear()
-    trainer = worth.Program([], **bed.no_mps)
-    trainer.hear()
+    env = bed.mps if args.mps else bed.no_mps
+    stock, beside = ("MPS", "MPS") if args.mps else ("native", "time slices")
+    native, trainer = (worth.Program([], **env) for _ in range(2))
+    for program in (native, trainer):
+        program.hear()
     for group, priority in (("service", "0"), ("batch", "8")):
         bed.ctl("create", group)
         bed.ctl("set", group, f"compute.priority={priority}")
-    env = bed.mps if args.mps else bed.no_mps
     server, batch = bed.limited("service", [], env), None
     server.hear()
     cases = [(work, rate) for work in args.works for rate in args.rates]
@@ -219,9 +219,9 @@ def measure(bed, args):
     requests.warm(server, args.works)
     for _ in range(args.windows):
         for work, rate in cases:
-            requests.window("alone, native", native, work, rate)
+            requests.window(f"alone, {stock}", native, work, rate)
             requests.window("alone, priority", server, work, rate)
-            requests.window("time slices", native, work, rate, trainer)
+            requests.window(beside, native, work, rate, trainer)
     worth.end(dict(native=native, trainer=trainer))
     batch = bed.limited("batch", [], env)
     batch.hear()
@@ -251,7 +251,7 @@ def main():
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--ways", type=lambda text: text.split(";"), help="names of ways, with ; between them")
-    parser.add_argument("--mps", action="store_true", help="the governed programs are clients of MPS")
+    parser.add_argument("--mps", action="store_true", help="the programs are clients of MPS, natively, too")
     parser.add_argument("--launches", action="store_true", help="launches of a lone program only")
     parser.add_argument("--out")
     args = parser.parse_args()
