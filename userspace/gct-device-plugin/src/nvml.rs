@@ -63,7 +63,9 @@ pub struct Watch {
     asked: Option<Instant>,
     /// Whether a look has ended.
     has_heard: bool,
-    last: Report,
+    last: BTreeMap<String, Facts>,
+    /// Why the last look found nothing. What one before it found holds.
+    error: Option<String>,
 }
 
 impl Watch {
@@ -78,7 +80,8 @@ impl Watch {
             reports,
             asked: None,
             has_heard: false,
-            last: Ok(BTreeMap::new()),
+            last: BTreeMap::new(),
+            error: None,
         }
     }
 
@@ -86,7 +89,8 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// Says why nothing can be known. What was known before is returned while NVML is silent.
+    /// Says why nothing can be known. What was known before is returned all the same: a GPU that
+    /// waits for its reset does so, too, while NVML cannot be opened.
     pub fn look(&mut self, gpus: Vec<String>) -> (BTreeMap<String, Facts>, Option<String>) {
         if self.asked.is_none() {
             self.asked = self.orders.send(gpus).is_ok().then(Instant::now);
@@ -98,17 +102,14 @@ impl Watch {
         match self.reports.recv_timeout(patience) {
             Ok(report) => {
                 self.asked = None;
-                self.last = report;
+                self.error = report.map(|facts| self.last = facts).err();
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
         self.has_heard = true;
         let is_silent = self.asked.is_some_and(|since| since.elapsed() > SILENCE);
         let silence = is_silent.then(|| "NVML does not answer".to_owned());
-        match &self.last {
-            Ok(facts) => (facts.clone(), silence),
-            Err(error) => (BTreeMap::new(), silence.or(Some(error.clone()))),
-        }
+        (self.last.clone(), silence.or(self.error.clone()))
     }
 }
 

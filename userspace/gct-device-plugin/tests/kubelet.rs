@@ -352,3 +352,29 @@ fn profiles_that_do_not_fit_do_not_start() {
     let says = String::from_utf8(output.stderr).unwrap();
     assert!(says.contains("are 72 TPCs, and it has 66"), "{says}");
 }
+
+#[tokio::test]
+async fn what_nvml_said_last_holds_when_it_cannot_be_loaded() {
+    let mut node = Node::new("needs", PROFILES);
+    let told = node.install_nvml().join("needs.0000:00:00.0");
+    fs::write(&told, "2").unwrap();
+    let kubelet = Kubelet::start(&node.kubelet_folder(), Behaviour::Proper);
+    node.start_plugin();
+    kubelet.until_healthy(WIDE, 2).await;
+    assert_eq!(kubelet.healthy(SMALL).len(), 0);
+    let library = node
+        .folder
+        .join("driver/usr/lib64/libnvidia-ml.so.580.65.06");
+    fs::write(library.with_extension("new"), "none").unwrap();
+    fs::rename(library.with_extension("new"), &library).unwrap();
+    until("a message", || {
+        node.file("plugin.log").contains("cannot be used")
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(
+        kubelet.healthy(SMALL).len(),
+        0,
+        "it needs a reboot all the same"
+    );
+}
