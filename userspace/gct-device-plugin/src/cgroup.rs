@@ -66,6 +66,24 @@ fn parse(text: &str, version_2: &str) -> Option<Cgroup> {
 }
 
 impl Cgroup {
+    /// Returns the cgroup of a container, where this is that or one below it. Runtimes name it after
+    /// the container's id.
+    pub fn of_container(&self, id: &str) -> Option<Self> {
+        let own = |path: &Path| {
+            let is_named = |path: &&Path| {
+                let name = path.file_name().and_then(|name| name.to_str());
+                name.is_some_and(|name| name.contains(id))
+            };
+            path.ancestors().filter(is_named).last().map(Path::to_owned)
+        };
+        let path = match &self.path {
+            Some(path) => Some(own(Path::new(path))?.to_str()?.to_owned()),
+            None => None,
+        };
+        let directory = own(&self.directory)?;
+        Some(Self { path, directory })
+    }
+
     /// Returns whether the directory exists.
     pub fn exists(&self, cgroups: &Path) -> bool {
         cgroups.join(&self.directory).is_dir()

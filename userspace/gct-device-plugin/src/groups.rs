@@ -75,10 +75,41 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
     if share.profile == nri::PROFILE {
         check_guarantee(places, &tree, &records, gpu, &record)?;
     }
-    records.write(&record)?;
-    let made = make(&tree, &places.proc, &record);
+    settle(places, &tree, &records, &record)
+}
+
+/// Gives a container that runs its group, with its shares of all GPUs. Returns whether it had none.
+///
+/// # Errors
+///
+/// Then it has neither group nor record. The process may be another container's by now.
+pub fn adopt(
+    places: &Places,
+    state: &State,
+    shares: impl Iterator<Item = (u32, Share)>,
+) -> Result<bool> {
+    let tree = places.tree();
+    let records = Records::lock(&places.state)?;
+    let group = state.group();
+    if records.read(&group).is_some() {
+        return Ok(false);
+    }
+    let mut record = new_record(places, state, group)?;
+    let own = record.cgroup.of_container(&state.id);
+    record.cgroup = own.context("its first process has ended")?;
+    for (gpu, share) in shares {
+        shares::add(record.gpus.entry(gpu).or_default(), &share)?;
+        check_guarantee(places, &tree, &records, gpu, &record)?;
+    }
+    settle(places, &tree, &records, &record).map(|()| true)
+}
+
+/// Writes a record and makes its group, or leaves neither.
+fn settle(places: &Places, tree: &Tree, records: &Records, record: &Record) -> Result<()> {
+    records.write(record)?;
+    let made = make(tree, &places.proc, record);
     if made.is_err() {
-        remove_group(&tree, &record.group, Duration::ZERO)?;
+        remove_group(tree, &record.group, Duration::ZERO)?;
         records.remove(&record.group)?;
     }
     made.with_context(|| format!("group {}", record.group))

@@ -256,3 +256,98 @@ fn a_gpu_is_for_annotations_or_for_a_profile() {
         "{says}"
     );
 }
+
+#[tokio::test]
+async fn a_pod_may_come_in_a_later_message_than_its_container() {
+    use gct_device_plugin::nri::api::SynchronizeRequest;
+    use prost::Message as _;
+    let node = node("split", ALLOWED);
+    let mut runtime = Runtime::start(&node.folder.join("nri.sock"), &[]).await;
+    node.make(1);
+    let (p, c) = pod(1, &[(LIMIT, "64Mi")]);
+    let (other, _) = pod(2, &[]);
+    for (pods, containers, more) in [(vec![other], vec![c], true), (vec![p], vec![], false)] {
+        let request = SynchronizeRequest {
+            pods,
+            containers,
+            more,
+        };
+        runtime
+            .call("Synchronize", request.encode_to_vec())
+            .await
+            .unwrap();
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(node.groups(), [GROUP]);
+}
+
+#[tokio::test]
+async fn a_container_of_annotations_is_no_other_s_when_the_plugin_registers_again() {
+    let node = node("log", ALLOWED);
+    let socket = node.folder.join("nri.sock");
+    let mut runtime = Runtime::start(&socket, &[]).await;
+    let asks = [(LIMIT, "64Mi")];
+    let adjust = runtime.create(pod(1, &asks)).await.unwrap().unwrap();
+    assert!(starts(&node, 1, &adjust));
+    drop(runtime);
+    let (p, mut c) = pod(1, &asks);
+    c.hooks = adjust.hooks.clone();
+    let _runtime = Runtime::start(&socket, &[(p, c)]).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let log = node.file("plugin.log");
+    assert!(!log.contains("count for nothing"), "{log}");
+}
+
+#[tokio::test]
+async fn a_pid_that_another_container_has_by_now_is_not_adopted() {
+    let node = node("pid", ALLOWED);
+    node.make(9);
+    // Container c1 has ended, and its pid is one of c9.
+    let (p, mut c) = pod(1, &[(LIMIT, "64Mi")]);
+    c.pid = 9;
+    let _runtime = Runtime::start(&node.folder.join("nri.sock"), &[(p, c)]).await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let bound: Vec<String> = node
+        .groups()
+        .iter()
+        .map(|group| format!("{group} {}", node.read(&format!("{group}/group.cgroup"))))
+        .collect();
+    assert_eq!(bound, [""; 0]);
+}
+
+#[tokio::test]
+async fn one_gpu_that_cannot_be_had_leaves_no_half_of_a_container() {
+    let profiles =
+        "[nri]\ngpus = [0, 1]\ngmem.limit = '200M'\ngmem.low = '160M'\n[profile.x]\ngpus = [7]\n";
+    let node = node("half", profiles);
+    let devices = "nvidia.com/container.main.gpus.devices";
+    // The guarantees of GPU 1 are taken.
+    let taken = pod(2, &[(REQUEST, "150Mi"), (devices, "1")]);
+    let both = pod(1, &[(REQUEST, "150Mi"), (devices, "0,1")]);
+    for n in [1, 2] {
+        node.make(n);
+    }
+    let socket = node.folder.join("nri.sock");
+    let runtime = Runtime::start(&socket, std::slice::from_ref(&taken)).await;
+    until("the first", || !node.groups().is_empty()).await;
+    drop(runtime);
+    let _runtime = Runtime::start(&socket, &[taken, both]).await;
+    until("it says so", || {
+        node.file("plugin.log")
+            .contains("default/pod1/main is not adopted")
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let groups = node.groups();
+    let limits: Vec<String> = groups
+        .iter()
+        .map(|g| {
+            format!(
+                "{g}: {} {}",
+                node.read(&format!("{g}/0/gmem.limit")),
+                node.read(&format!("{g}/1/gmem.limit"))
+            )
+        })
+        .collect();
+    assert_eq!(groups, ["k8s_default_pod2_main_c2"], "{limits:?}");
+}

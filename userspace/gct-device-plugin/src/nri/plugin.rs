@@ -49,8 +49,10 @@ pub struct Plugin {
     allowed: Arc<Annotations>,
     /// The GPUs of annotations.
     gpus: watch::Receiver<Vec<Offer>>,
-    /// Pods of the messages of Synchronize that came, until the last.
+    /// What the messages of Synchronize have said so far, until the last. A pod may come in a later
+    /// one than its containers.
     pods: HashMap<String, PodSandbox>,
+    containers: Vec<Container>,
 }
 
 /// A GPU, and the limits there.
@@ -64,6 +66,7 @@ impl Plugin {
             allowed: Arc::new(allowed),
             gpus,
             pods: HashMap::new(),
+            containers: Vec::new(),
         }
     }
 
@@ -88,6 +91,7 @@ impl Plugin {
     async fn serve(&mut self, stream: UnixStream) -> Result<std::convert::Infallible> {
         let mut trunk = Trunk::new(stream);
         self.pods.clear();
+        self.containers.clear();
         let register = RegisterPluginRequest {
             plugin_name: NAME.to_owned(),
             plugin_idx: INDEX.to_owned(),
@@ -161,8 +165,18 @@ impl Plugin {
         let request = SynchronizeRequest::decode(payload)?;
         let pods = request.pods.into_iter();
         self.pods.extend(pods.map(|pod| (pod.id.clone(), pod)));
-        for container in request.containers {
-            let Some(pod) = self.pods.get(&container.pod_sandbox_id) else {
+        self.containers.extend(request.containers);
+        let more = request.more;
+        if !more {
+            self.adopt_all();
+        }
+        Ok(SynchronizeResponse { more }.encode_to_vec())
+    }
+
+    fn adopt_all(&mut self) {
+        let pods = std::mem::take(&mut self.pods);
+        for container in std::mem::take(&mut self.containers) {
+            let Some(pod) = pods.get(&container.pod_sandbox_id) else {
                 continue;
             };
             if container.state == api::STOPPED || container.pid == 0 {
@@ -178,11 +192,6 @@ impl Plugin {
                 Err(error) => log(&format!("{} is not adopted: {error:#}", shown(&name))),
             }
         }
-        if !request.more {
-            self.pods.clear();
-        }
-        let more = request.more;
-        Ok(SynchronizeResponse { more }.encode_to_vec())
     }
 
     fn create(&self, payload: &[u8]) -> Result<Vec<u8>> {
@@ -203,7 +212,11 @@ impl Plugin {
         if asks.as_ref().is_ok_and(Vec::is_empty) {
             return Ok(None);
         }
-        if self.has_share(container) {
+        if let Some(profile) = self.profile(container) {
+            // It has what its annotations gave it when it was created.
+            if profile == PROFILE {
+                return Ok(None);
+            }
             let name = shown(&name(pod, container));
             log(&format!(
                 "{name} has a device of gctgroup: its annotations count for nothing"
@@ -220,14 +233,15 @@ impl Plugin {
         shares::shares(&asks?, &self.allowed, &healthy).map(Some)
     }
 
-    /// Returns whether a hook of this program makes the container's group.
-    fn has_share(&self, container: &Container) -> bool {
+    /// Returns what the container has a share of, if a hook of this program makes its group.
+    fn profile<'a>(&self, container: &'a Container) -> Option<&'a str> {
         let hooks = container
             .hooks
             .iter()
             .flat_map(|hooks| &hooks.create_runtime);
-        let mut own = hooks.filter(|hook| Path::new(&hook.path) == self.host.hook);
-        own.any(|hook| hook.args.get(1).is_some_and(|command| command == "bind"))
+        let own = hooks.filter(|hook| Path::new(&hook.path) == self.host.hook);
+        let mut arguments = own.flat_map(|hook| &hook.args);
+        arguments.find_map(|argument| argument.strip_prefix("--profile="))
     }
 
     /// Removes the group of a container that has ended. The hook of one that was adopted does not.
@@ -268,25 +282,19 @@ impl Plugin {
 /// Makes the group of a container that runs, unless it has one.
 fn adopt(host: &Host, name: PodContainer, container: &Container, shares: &Shares) {
     let state = State::of_pod(&container.id, container.pid, name.clone());
-    let adopted = || -> Result<bool> {
-        if groups::is_known(&host.places, &state)? {
-            return Ok(false);
-        }
-        for (gpu, limits) in shares {
-            let limits = limits.iter();
-            let share = Share {
-                profile: PROFILE.to_owned(),
-                limits: limits
-                    .map(|limit| (limit.entry.name.to_owned(), limit.content.to_string()))
-                    .collect(),
-                mps: false,
-                claim: None,
-            };
-            groups::bind(&host.places, &state, gpu.index, &share)?;
-        }
-        Ok(true)
+    let share = |(gpu, limits): &(Gpu, Vec<Limit>)| {
+        let limits = limits.iter();
+        let share = Share {
+            profile: PROFILE.to_owned(),
+            limits: limits
+                .map(|limit| (limit.entry.name.to_owned(), limit.content.to_string()))
+                .collect(),
+            mps: false,
+            claim: None,
+        };
+        (gpu.index, share)
     };
-    match adopted() {
+    match groups::adopt(&host.places, &state, shares.iter().map(share)) {
         Ok(false) => {}
         Ok(true) => {
             let without = match host.places.dir {
