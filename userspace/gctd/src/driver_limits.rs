@@ -15,7 +15,8 @@ pub(crate) use nvml::load;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Time between two looks at cgroups.
@@ -35,32 +36,40 @@ pub(crate) trait Device {
 
 /// The thread, seen from the daemon.
 #[derive(Debug)]
-pub(crate) struct Worker(Sender<Wanted>);
+pub(crate) struct Worker {
+    /// What is wanted, and the thread has not seen yet. A newer one takes its place: a call that
+    /// never returns leaves one behind it.
+    newest: Arc<Mutex<Option<Wanted>>>,
+    bell: SyncSender<()>,
+}
 
 impl Worker {
     /// Starts the thread.
     pub(crate) fn start<D: Device + Send + 'static>(device: D) -> Self {
-        let (orders, for_thread) = mpsc::channel();
-        std::thread::spawn(move || run(device, &for_thread));
-        Self(orders)
+        let newest = Arc::<Mutex<Option<Wanted>>>::default();
+        let (bell, rings) = mpsc::sync_channel(1);
+        let for_thread = Arc::clone(&newest);
+        std::thread::spawn(move || run(device, &for_thread, &rings));
+        Self { newest, bell }
     }
 
     /// Says which limits are wanted from now on.
     pub(crate) fn want(&self, wanted: Wanted) {
-        // Fails only if the thread has panicked.
-        let _ = self.0.send(wanted);
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(wanted);
+        // A bell that has rung and was not heard yet is enough.
+        let _ = self.bell.try_send(());
     }
 }
 
-fn run<D: Device>(device: D, orders: &Receiver<Wanted>) {
+fn run<D: Device>(device: D, newest: &Mutex<Option<Wanted>>, bell: &Receiver<()>) {
     let mut limits = Limits::new(device);
     let mut wanted = Wanted::new();
     loop {
-        match orders.recv_timeout(LOOK) {
-            Ok(newer) => wanted = newer,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+        if bell.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+            return;
         }
+        let newer = newest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        wanted = newer.unwrap_or(wanted);
         limits.follow(&wanted);
     }
 }
@@ -242,6 +251,35 @@ mod tests {
         limits.follow(&cgroups.wanted(&[]));
         let calls = ["a x 5", "a x 5", "a x 5", "a x max", "a x max"];
         assert_eq!(limits.device.calls, calls);
-        assert!(limits.said.is_empty() || limits.set.is_empty());
+        assert!(limits.set.is_empty());
+        limits.follow(&cgroups.wanted(&[]));
+        assert!(limits.said.is_empty(), "a place that is no more is kept");
+    }
+
+    /// A device whose calls wait for leave, as those of a GPU that hangs.
+    struct Hangs(mpsc::Sender<u64>, Receiver<()>);
+
+    impl Device for Hangs {
+        fn limit(&mut self, _: &str, _: &Path, most: Option<u64>) -> Result<(), String> {
+            self.0.send(most.unwrap_or(0)).unwrap();
+            self.1.recv().map_err(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_driver_that_hangs_is_the_newest_alone() {
+        let cgroups = Cgroups::new("hangs");
+        cgroups.make("x");
+        let ((called, calls), (leave, waits)) = (mpsc::channel(), mpsc::channel());
+        let worker = Worker::start(Hangs(called, waits));
+        worker.want(cgroups.wanted(&[("x", 1)]));
+        assert_eq!(calls.recv(), Ok(1));
+        for most in 2..100 {
+            worker.want(cgroups.wanted(&[("x", most)]));
+        }
+        leave.send(()).unwrap();
+        assert_eq!(calls.recv(), Ok(99));
+        leave.send(()).unwrap();
+        assert_eq!(calls.recv_timeout(Duration::from_millis(50)).ok(), None);
     }
 }
