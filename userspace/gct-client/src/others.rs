@@ -195,11 +195,15 @@ fn find(proc: &Path, known: &Known) -> Found {
         gpus.sort_unstable();
         gpus.dedup();
         if !gpus.is_empty() && !has_library(&process) {
-            let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let command = fs::read(process.join("comm")).unwrap_or_default();
+            // A process names itself, and could steer a terminal.
+            let command = String::from_utf8_lossy(&command)
+                .trim_end()
+                .replace(char::is_control, "?");
             found.others.push(Other {
                 pid,
                 gpus,
-                command: command.trim_end().to_owned(),
+                command,
                 group: known.group(proc, pid),
                 escapes: Vec::new(),
             });
@@ -235,7 +239,7 @@ mod tests {
                 symlink(path, process.join(format!("fd/{fd}"))).unwrap();
             }
             fs::write(process.join("maps"), maps).unwrap();
-            fs::write(process.join("comm"), format!("program {pid}\n")).unwrap();
+            fs::write(process.join("comm"), format!("\x1b[2J\n{pid}\n")).unwrap();
         };
         let library = "7f00-7f01 r-xp 0 08:01 7 /usr/lib/gctgroup/libgct_preload.so\n";
         process(
@@ -257,7 +261,7 @@ mod tests {
         let other = Other {
             pid: 30,
             gpus: vec![0, 2],
-            command: "program 30".into(),
+            command: "?[2J?30".into(),
             group: Some("web".into()),
             escapes: Vec::new(),
         };
