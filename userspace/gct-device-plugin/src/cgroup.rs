@@ -66,8 +66,8 @@ fn parse(text: &str, version_2: &str) -> Option<Cgroup> {
 }
 
 impl Cgroup {
-    /// Returns the cgroup of a container, where this is that or one below it. Runtimes name it after
-    /// the container's id.
+    /// Returns the cgroup of a container, where this is that or one below it. Runtimes name it
+    /// after the container's id.
     pub fn of_container(&self, id: &str) -> Option<Self> {
         let own = |path: &Path| {
             let is_named = |path: &&Path| {

@@ -102,7 +102,7 @@ impl Watch {
         match self.reports.recv_timeout(patience) {
             Ok(report) => {
                 self.asked = None;
-                self.error = report.map(|facts| self.last = facts).err();
+                self.error = report.map(|facts| self.last.extend(facts)).err();
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
@@ -148,8 +148,8 @@ fn look(nvml: &mut Option<Nvml>, library: &dyn Fn() -> Option<PathBuf>, gpus: &[
             Some(path) => nvml.insert(open(&path)?),
         },
     };
-    let facts = gpus.iter().map(|pci| (pci.clone(), facts(nvml, pci)));
-    Ok(facts.collect())
+    let facts = |pci: &String| Some((pci.clone(), facts(nvml, pci)?));
+    Ok(gpus.iter().filter_map(facts).collect())
 }
 
 fn open(path: &Path) -> Result<Nvml, String> {
@@ -157,23 +157,25 @@ fn open(path: &Path) -> Result<Nvml, String> {
     opened.map_err(|error| format!("{} cannot be used: {error}", path.display()))
 }
 
-/// Returns what NVML says of a GPU. A driver that does not know an answer gives none.
-fn facts(nvml: &Nvml, pci: &str) -> Facts {
+/// Returns what NVML says of a GPU, if it says something. A driver that does not know an answer
+/// gives none.
+fn facts(nvml: &Nvml, pci: &str) -> Option<Facts> {
     let device = match nvml.device_by_pci_bus_id(pci) {
         Ok(device) => device,
         Err(error) => {
-            return Facts {
+            return Some(Facts {
                 capability: None,
-                needs: needs_after(&error),
-            }
+                needs: needs_after(&error)?,
+            })
         }
     };
     let capability = device.cuda_compute_capability();
     let capability = capability.map(|version| format!("{}.{}", version.major, version.minor));
-    Facts {
+    let needs = recovery(&device).or_else(|error| needs_after(&error).ok_or(error));
+    Some(Facts {
         capability: capability.ok(),
-        needs: recovery(&device).unwrap_or_else(|error| needs_after(&error)),
-    }
+        needs: needs.ok()?,
+    })
 }
 
 /// Returns the recovery action that the driver wants, if it wants one.
@@ -195,11 +197,14 @@ fn name(action: u64) -> Option<String> {
     Some(known.map_or_else(|| format!("action-{action}"), |name| (*name).to_owned()))
 }
 
-/// Returns what a GPU needs of which NVML says this in place of an answer.
-fn needs_after(error: &NvmlError) -> Option<String> {
+/// Returns what a GPU needs of which NVML says this in place of an answer; `None` if that says
+/// nothing, as a GPU does that is too sick to answer.
+fn needs_after(error: &NvmlError) -> Option<Option<String>> {
     match error {
-        NvmlError::GpuLost => Some(LOST.to_owned()),
-        NvmlError::ResetRequired => Some(ACTIONS[0].to_owned()),
+        NvmlError::GpuLost => Some(Some(LOST.to_owned())),
+        NvmlError::ResetRequired => Some(Some(ACTIONS[0].to_owned())),
+        // A driver that does not know the question.
+        NvmlError::NotSupported | NvmlError::InvalidArg | NvmlError::NotFound => Some(None),
         _ => None,
     }
 }

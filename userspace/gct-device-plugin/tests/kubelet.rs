@@ -329,7 +329,12 @@ async fn a_gpu_that_nvml_wants_recovered_is_unhealthy_until_it_is() {
     kubelet.until_healthy(WIDE, 2).await;
     assert_eq!(kubelet.healthy(SMALL).len(), 0);
     assert_eq!(kubelet.healthy(WIDE), ["gpu1-0", "gpu1-1"]);
+    // It is too sick to say so again.
+    fs::write(told.with_file_name("sick.0000:00:00.0"), "").unwrap();
     fs::remove_file(&told).unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(kubelet.healthy(SMALL).len(), 0);
+    fs::remove_file(told.with_file_name("sick.0000:00:00.0")).unwrap();
     kubelet.until_healthy(SMALL, 4).await;
 }
 

@@ -3,7 +3,8 @@
 /*
  * Plays libnvidia-ml.so for GPUs of compute capability 9.0. The file FAKE_NVML/needs.PCI has the
  * number of the recovery action of a GPU; without it the GPU needs none. FAKE_NVML/lost.PCI has the
- * GPU off its bus. FAKE_NVML/open is there while the library is open.
+ * GPU off its bus, and FAKE_NVML/sick.PCI without an answer. FAKE_NVML/open is there while the
+ * library is open.
  */
 
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, GPU_IS_LOST = 15, UNKNOWN = 999 };
 enum { RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 
 struct value {
@@ -56,6 +57,8 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *pci, void **device)
 
 	if (!access(path("lost.", pci), F_OK))
 		return GPU_IS_LOST;
+	if (!access(path("sick.", pci), F_OK))
+		return UNKNOWN;
 	for (int at = 0; at < count; at++) {
 		*device = known[at];
 		if (!strcmp(known[at], pci))

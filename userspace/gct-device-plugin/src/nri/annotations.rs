@@ -25,6 +25,8 @@ use crate::dra::quantity;
 pub const WHOLE: u32 = 1_000_000;
 
 const MIB: u64 = 1 << 20;
+/// Most characters of a value that an error quotes.
+const QUOTED_MAX: usize = 64;
 const NVIDIA: &str = "nvidia.com/container.";
 const KAI_MEMORY: &str = "gpu-memory";
 const KAI_FRACTION: &str = "gpu-fraction";
@@ -210,17 +212,27 @@ fn names(list: &str) -> Option<Vec<String>> {
     (!names.is_empty()).then_some(names)
 }
 
+/// Quotes the begin of a text of the pod's author, for an event and a log.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(QUOTED_MAX).collect::<String>())
+}
+
 /// Parses a quantity of at least 1 MiB. A part of a MiB counts as one, as for NVIDIA's.
 fn bytes(text: &str) -> Result<u64> {
     let bytes = quantity::parse(text).filter(|bytes| *bytes >= MIB);
     let bytes = bytes.and_then(|bytes| bytes.div_ceil(MIB).checked_mul(MIB));
-    bytes.with_context(|| format!("{text:?} is no whole number of bytes, such as 8Gi, from 1Mi on"))
+    bytes.with_context(|| {
+        format!(
+            "{} is no whole number of bytes, such as 8Gi, from 1Mi on",
+            quoted(text)
+        )
+    })
 }
 
 fn mebibytes(text: &str) -> Result<u64> {
     let mib = whole(text).filter(|mib| *mib > 0);
     let bytes = mib.and_then(|mib| mib.checked_mul(MIB));
-    bytes.with_context(|| format!("{text:?} is no number of MiB"))
+    bytes.with_context(|| format!("{} is no number of MiB", quoted(text)))
 }
 
 fn whole(text: &str) -> Option<u64> {
@@ -242,14 +254,19 @@ fn fraction(text: &str) -> Result<u32> {
         sum.checked_add(millionths.parse().ok()?)
     };
     let parsed = parse().filter(|part| (1..=WHOLE).contains(part));
-    parsed.with_context(|| format!("{text:?} is no fraction above 0 and up to 1, such as 0.5"))
+    parsed.with_context(|| {
+        format!(
+            "{} is no fraction above 0 and up to 1, such as 0.5",
+            quoted(text)
+        )
+    })
 }
 
 fn mode(text: &str) -> Result<()> {
     match text.trim() {
         "time-slicing" => Ok(()),
         "sm-sharing" => bail!("the GPUs of annotations are shared by turns, not by sm-sharing"),
-        _ => bail!("{text:?} is not time-slicing"),
+        _ => bail!("{} is not time-slicing", quoted(text)),
     }
 }
 

@@ -15,7 +15,7 @@
 use anyhow::{bail, ensure, Context, Result};
 use gct_core::iface::{files, File};
 
-use super::annotations::{Ask, Memory, WHOLE};
+use super::annotations::{quoted, Ask, Memory, WHOLE};
 use crate::gpus::Gpu;
 use crate::profiles::{self, Annotations, Limit};
 
@@ -54,7 +54,7 @@ fn find<'a>(name: Option<&str>, gpus: &'a [Gpu]) -> Result<&'a Gpu> {
             let is_it =
                 |gpu: &&Gpu| gpu.uuid.as_deref() == Some(name) || gpu.index.to_string() == name;
             let found = gpus.iter().find(is_it);
-            found.with_context(|| format!("{name:?} is no healthy GPU for annotations"))
+            found.with_context(|| format!("{} is no healthy GPU for annotations", quoted(name)))
         }
     }
 }

@@ -99,7 +99,10 @@ impl OnGpu<'_> {
             .env("CUDA_VISIBLE_DEVICES", self.uuid)
             // Under MPS a program's SMs are numbered by its mask, so no client of it can tell TPCs
             // apart. Nothing is there, so the program is none.
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.kit.counters.with_extension("no-mps"))
+            .env(
+                "CUDA_MPS_PIPE_DIRECTORY",
+                self.kit.counters.with_extension("no-mps"),
+            )
             // No daemon: the limits are those of the environment.
             .env(gctd_ipc::paths::SOCKET_VARIABLE, "")
             .envs(variables.iter().copied())
