@@ -104,16 +104,11 @@ impl Plugin {
         trunk.send(TO_RUNTIME, &Message::Call(1, request)).await?;
         loop {
             match trunk.receive().await? {
-                Message::Answer(_, Response { status: None, .. }) => log("registered"),
-                Message::Answer(
-                    _,
-                    Response {
-                        status: Some(status),
-                        ..
-                    },
-                ) => match status.code {
-                    0 => log("registered"),
-                    _ => bail!("the runtime refuses the plugin: {}", status.message),
+                Message::Answer(_, response) => match response.status {
+                    Some(Status { code, message }) if code != 0 => {
+                        bail!("the runtime refuses the plugin: {message}")
+                    }
+                    _ => log("registered"),
                 },
                 Message::Call(stream, request) => {
                     let response = self.answer(&request);
