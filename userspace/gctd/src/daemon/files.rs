@@ -95,7 +95,7 @@ impl Daemon {
                 if let (File::ComputeStat, Scope::Pool(owner, gpu)) = (file, scope) {
                     let state = &self.tables.state();
                     let counts = self.tenants.unmanaged(state, owner, gpu);
-                    show_unmanaged(&counts, state.limits_launches(gpu), &mut text);
+                    show_unmanaged(&counts, || state.limits_launches(gpu), &mut text);
                 }
             }
         }
@@ -237,9 +237,9 @@ impl Daemon {
     }
 }
 
-/// Shows channels that are not managed. Each reason that occurred has a line. `limited`: an owner
-/// on the GPU has a limit on launches, which does not bind them.
-fn show_unmanaged(counts: &Counts, limited: bool, out: &mut String) {
+/// Shows channels that are not managed. Each reason that occurred has a line. `limited` says
+/// whether an owner on the GPU has a limit on launches, which does not bind them: a look at all.
+fn show_unmanaged(counts: &Counts, limited: impl FnOnce() -> bool, out: &mut String) {
     let all = counts
         .iter()
         .fold(0, |sum: u64, more| sum.saturating_add(*more));
@@ -252,7 +252,8 @@ fn show_unmanaged(counts: &Counts, limited: bool, out: &mut String) {
     {
         let _ = writeln!(out, "unmanaged.{} {count}", reason.name());
     }
-    let _ = writeln!(out, "ungoverned {}", if limited { all } else { 0 });
+    let ungoverned = if all > 0 && limited() { all } else { 0 };
+    let _ = writeln!(out, "ungoverned {ungoverned}");
 }
 
 /// A write, for the log.
