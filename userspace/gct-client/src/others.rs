@@ -6,6 +6,7 @@
 use crate::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::files::{self, Mode, FILES};
 use gct_core::iface::{File, Place};
+use gctd_ipc::procfs::{self, stat_field, ANCESTORS_MAX, PARENT};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
@@ -13,9 +14,6 @@ use std::path::Path;
 
 /// The name that the library's file begins with.
 const LIBRARY: &str = "/libgct_preload.so";
-
-/// Most ancestors that are searched for a member of a group, as gctd does.
-const ANCESTORS_MAX: usize = 64;
 
 /// A process that has GPUs open.
 #[derive(Debug, PartialEq)]
@@ -157,12 +155,10 @@ impl Known {
     }
 }
 
-/// Returns the pid of a process's parent. The name before it may contain any byte.
+/// Returns the pid of a process's parent.
 fn parent(process: &Path) -> Option<u32> {
     let stat = fs::read(process.join("stat")).ok()?;
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+    stat_field(&stat, PARENT)?.parse().ok()
 }
 
 /// Looks at all processes but those that have the library.
@@ -195,15 +191,10 @@ fn find(proc: &Path, known: &Known) -> Found {
         gpus.sort_unstable();
         gpus.dedup();
         if !gpus.is_empty() && !has_library(&process) {
-            let command = fs::read(process.join("comm")).unwrap_or_default();
-            // A process names itself, and could steer a terminal.
-            let command = String::from_utf8_lossy(&command)
-                .trim_end()
-                .replace(char::is_control, "?");
             found.others.push(Other {
                 pid,
                 gpus,
-                command,
+                command: procfs::program(&process),
                 group: known.group(proc, pid),
                 escapes: Vec::new(),
             });

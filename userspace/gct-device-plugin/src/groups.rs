@@ -19,6 +19,7 @@ use gct_client::{one_line, Content, Error, Owner, Target, Tree};
 use gct_core::error::Error as CoreError;
 use gct_core::iface::{files, File, Place};
 use gct_kubelet::group::PodContainer;
+use gctd_ipc::procfs::{stat_field, START};
 
 use crate::cgroup;
 use crate::container::{self, State};
@@ -344,10 +345,8 @@ fn is_without_cgroup(tree: &Tree, cgroups: &Path, group: &str) -> bool {
 
 /// Returns when a process started, in the kernel's ticks.
 fn started(proc: &Path, pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-    // The name in parentheses may contain anything. The start is field 22, the 20th behind it.
-    let (_, fields) = text.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+    let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+    stat_field(&stat, START)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub mod greeting;
 pub mod message;
 pub mod page;
 pub mod paths;
+pub mod procfs;
 pub mod selftest;
 mod seqlock;
 pub mod shared;

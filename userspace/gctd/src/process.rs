@@ -4,13 +4,11 @@
 
 use gct_core::error::Error;
 use gct_core::ids::ProcKey;
+use gctd_ipc::procfs::{stat_field, PARENT, START};
 use std::fs;
 use std::io::{self, ErrorKind};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-
-/// Most ancestors that are searched for a member. Shells do not nest deeper.
-pub(crate) const ANCESTORS_MAX: usize = 64;
 
 /// A process and its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,17 +67,10 @@ fn number(status: &[u8], line: &str, at: usize) -> Result<u32, Error> {
         .ok_or(Error::NoProcess)
 }
 
-/// Parses parent and start time from a `stat` file. The name in it may contain any byte, brackets
-/// too.
+/// Parses parent and start time from a `stat` file.
 fn parse(stat: &[u8]) -> Option<(u32, u64)> {
-    /// Indices of the fields after the name: `ppid` is field 4 of the file, `starttime` field 22.
-    const PARENT: usize = 1;
-    const START: usize = 19;
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    let parent = fields.nth(PARENT)?.parse().ok()?;
-    let start = fields.nth(START - PARENT - 1)?.parse().ok()?;
+    let parent = stat_field(stat, PARENT)?.parse().ok()?;
+    let start = stat_field(stat, START)?.parse().ok()?;
     Some((parent, start))
 }
 

@@ -352,6 +352,12 @@ fn without_cgroup_version_2_the_first_process_is_the_member() {
         machine.read(&format!("{}/group.procs", group(1))),
         pid.to_string()
     );
+    // Its program may have a name of any bytes.
+    let named = stat
+        .bytes()
+        .map(|byte| if byte == b'l' { 0xff } else { byte });
+    let path = machine.folder.join(format!("proc/{pid}/stat"));
+    fs::write(path, named.collect::<Vec<u8>>()).unwrap();
     machine.daemon.reboot();
     assert_eq!(machine.reconcile(None).restored, [group(1)]);
     assert_eq!(

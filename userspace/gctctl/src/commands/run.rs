@@ -13,6 +13,7 @@ use gct_client::{Error, Owner, Target, Tree};
 use gct_core::iface::files::{self, Entry};
 use gct_core::iface::{File, Place};
 use gctd_ipc::paths;
+use gctd_ipc::procfs::{stat_field, START};
 
 use crate::cli::Run;
 use crate::outcome::{Failure, Outcome};
@@ -167,15 +168,8 @@ impl<'a> Program<'a> {
 
 /// Returns the start time of a process in clock ticks.
 fn start_time(pid: &str) -> Option<String> {
-    /// Index of the field after the name, which may contain any byte: `starttime` is field 22.
-    const START: usize = 19;
     let stat = fs::read(Path::new("/proc").join(pid).join("stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields
-        .split_ascii_whitespace()
-        .nth(START)
-        .map(str::to_owned)
+    stat_field(&stat, START).map(str::to_owned)
 }
 
 /// Returns the name of a group for this process alone.

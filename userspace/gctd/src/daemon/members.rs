@@ -10,6 +10,7 @@ use crate::peer::meaning;
 use crate::process::{self, Process};
 use gct_core::error::Error;
 use gct_core::ids::{GroupId, ProcKey};
+use gctd_ipc::procfs::ANCESTORS_MAX;
 use rustix::fd::OwnedFd;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
@@ -58,7 +59,7 @@ impl Daemon {
     /// [`Error::NoSpace`] if the daemon cannot look at an ancestor.
     pub(super) fn inherited_group(&mut self, process: &Process) -> Result<Option<GroupId>, Error> {
         let mut child = *process;
-        for _ in 0..process::ANCESTORS_MAX {
+        for _ in 0..ANCESTORS_MAX {
             if let Some(group) = self.tables.members().group_of(child.key) {
                 return Ok((child.key == process.key).then_some(group));
             }

@@ -3,11 +3,12 @@
 //! Reads what `top` shows: one look at the tree.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use gct_client::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::{files, File, Value};
+use gctd_ipc::procfs;
 
 use super::super::counters::unless_gone;
 
@@ -71,7 +72,7 @@ impl Snapshot {
                 let target = Target::Pool(owner.clone(), gpu);
                 let mut found = read_use(tree, &target)?;
                 if let Owner::Process(pid) = owner {
-                    found.program = program(pid);
+                    found.program = procfs::program(&Path::new("/proc").join(pid.to_string()));
                     let group = groups.get(&pid).cloned();
                     found.group = group.map(|group| Target::Pool(group, gpu));
                 }
@@ -119,18 +120,6 @@ fn read_use(tree: &Tree, target: &Target) -> Result<Use, Error> {
         },
         ..Use::default()
     })
-}
-
-/// Returns the name of a process's program; empty if it is gone or not visible here.
-fn program(pid: u32) -> String {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    clean(&String::from_utf8_lossy(&name))
-}
-
-/// Replaces what could steer a terminal: a process names itself.
-pub(super) fn clean(name: &str) -> String {
-    let shown = |char: char| if char.is_control() { '?' } else { char };
-    name.trim_end().chars().map(shown).collect()
 }
 
 impl Use {

@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 
 use super::draw::draw;
-use super::snapshot::{clean, Gpu, Snapshot, Use};
+use super::snapshot::{Gpu, Snapshot, Use};
 use super::state::{Action, State};
 
 /// A group `web` with the process 12, a group `train`, and the process 99 of no group, on one GPU.
@@ -223,9 +223,4 @@ fn a_daemon_that_starts_anew_makes_no_huge_rate() {
     let before = state.now.at;
     state.follow(snapshot(before + Duration::from_secs(1), 0));
     assert_eq!(state.rows[0].time, Some(0));
-}
-
-#[test]
-fn a_process_cannot_steer_the_terminal_by_its_name() {
-    assert_eq!(clean("a\x1b[2Jb\u{9b}c\n"), "a?[2Jb?c");
 }
