@@ -3,10 +3,13 @@
 #
 # Measures short requests of PyTorch, alone and beside a training: natively, under compute.priority,
 # and under it with time slices and atoms that somebody writes. With --launches it measures the
-# launches of a lone program in their place, on all processors and on one.
+# launches of a lone program in their place, on all processors and on one. With --pairs it starts a
+# new program for each window, alone, natively and limited in turns: one program is faster or slower
+# than the next by more than a limit costs.
 #
 #     usage: tests/hw/short.py DIR [--works graph,eager,long] [--rates 100] [--windows 3]
-#                                  [--seconds 4] [--ways WAY;...] [--mps] [--launches] [--out FILE]
+#                                  [--seconds 4] [--ways WAY;...] [--pairs N] [--mps] [--launches]
+#                                  [--out FILE]
 #
 # gctd, gctctl, gct-load and libgct_preload.so are in DIR. Times are from a request's arrival to its
 # end in milliseconds: the medians of the windows, with the least and the most of each.
@@ -154,6 +157,9 @@ class Requests:
                 lines.append(f"|   {errors[0]} |")
         return "\n".join(lines)
 
+    def answers(self):
+        return {" / ".join(map(str, key)): windows for key, windows in self.rows.items()}
+
 
 def launches(bed, args):
     """Launches of a lone program, as gct-load counts them, with its switches of context."""
@@ -202,6 +208,29 @@ def launches(bed, args):
     return found
 
 
+def pairs(bed, args):
+    """Requests of programs that are alone, each time a new one."""
+    requests = Requests(args)
+    env = bed.mps if args.mps else bed.no_mps
+    bed.ctl("create", "service")
+    bed.ctl("set", "service", "compute.priority=0")
+    ways = {
+        "alone, native": lambda: worth.Program([], **env),
+        "alone, priority": lambda: bed.limited("service", [], env),
+    }
+    for _ in range(args.pairs):
+        for name, start in ways.items():
+            server = start()
+            server.hear()
+            requests.warm(server, args.works)
+            for work in args.works:
+                for rate in args.rates:
+                    requests.window(name, server, work, rate)
+            worth.end(dict(server=server))
+    print(requests.text(), flush=True)
+    return requests.answers()
+
+
 def measure(bed, args):
     requests = Requests(args)
     env = bed.mps if args.mps else bed.no_mps
@@ -239,7 +268,7 @@ def measure(bed, args):
     print(bed.ctl("get", "service/0", "compute.stat")[-1500:], flush=True)
     worth.end(dict(server=server, batch=batch))
     print(requests.text(), flush=True)
-    return {" / ".join(map(str, key)): windows for key, windows in requests.rows.items()}
+    return requests.answers()
 
 
 def main():
@@ -251,11 +280,12 @@ def main():
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--ways", type=lambda text: text.split(";"), help="names of ways, with ; between them")
+    parser.add_argument("--pairs", type=int, help="so many programs natively and limited, alone, in turns")
     parser.add_argument("--mps", action="store_true", help="the programs are clients of MPS, natively, too")
     parser.add_argument("--launches", action="store_true", help="launches of a lone program only")
     parser.add_argument("--out")
     args = parser.parse_args()
-    worth.measured(args, launches if args.launches else measure)
+    worth.measured(args, launches if args.launches else pairs if args.pairs else measure)
 
 
 if __name__ == "__main__":
