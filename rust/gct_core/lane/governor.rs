@@ -356,7 +356,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.pending && !stopped && patience::moves(now - self.moved)
     }
 
-    /// Returns the duration of a request that the last round has found to be over, once.
+    /// Records that a wait of the program has returned. `pending` is as for [`end`](Self::end).
+    pub fn waited(&mut self, pending: bool, now: Ns) {
+        if !pending {
+            self.ended = self.ended.or(self.request.waited(now));
+        }
+    }
+
+    /// Returns the duration of a request that the last round or wait has found to be over, once.
     pub fn take_request(&mut self) -> Option<Ns> {
         self.ended.take()
     }

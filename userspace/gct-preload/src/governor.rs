@@ -44,6 +44,16 @@ pub(crate) fn workspace() -> Workspace {
 /// Ends a round, and counts a request that it has found to be over.
 pub(crate) fn end(governor: &mut Governor, pending: bool, now: Ns) {
     governor.end(pending, now);
+    count_request(governor);
+}
+
+/// Records that a wait of the program has returned, and counts the request that this ends.
+pub(crate) fn waited(governor: &mut Governor, pending: bool, now: Ns) {
+    governor.waited(pending, now);
+    count_request(governor);
+}
+
+fn count_request(governor: &mut Governor) {
     if let Some((time, peers)) = governor.take_request().zip(governor.peers()) {
         peers.gpu().page.count_request(time);
     }

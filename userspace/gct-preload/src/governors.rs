@@ -10,6 +10,7 @@ use crate::optional;
 use crate::stats::STATS;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
+use gct_core::lane::governor::Peers as _;
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::submit::stats::Reason;
@@ -143,6 +144,12 @@ impl Governors {
     pub(crate) fn is_unawaited(&self) -> bool {
         let unawaited = |it: &Governor| it.peers().is_some() && !it.awaits_ends();
         self.list.iter().any(|(_, governor)| unawaited(governor))
+    }
+
+    /// Returns whether somebody else may use a GPU with a daemon.
+    pub(crate) fn have_company(&self) -> bool {
+        let has_company = |it: &Governor| it.peers().is_some_and(|peers| !peers.is_alone());
+        self.list.iter().any(|(_, governor)| has_company(governor))
     }
 
     /// Connects the governor of a GPU to the daemon's pages.

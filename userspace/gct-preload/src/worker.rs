@@ -131,6 +131,16 @@ impl Shared {
         count
     }
 
+    /// Learns which requests a wait of the program has ended.
+    fn waited(&mut self) {
+        let Self {
+            session, governors, ..
+        } = self;
+        for (gpu, governor) in governors.iter_mut() {
+            crate::governor::waited(governor, session.pending_on(gpu), Ns(sys::now_ns()));
+        }
+    }
+
     /// Returns within which time the worker must look although no doorbell rings: a moment for work
     /// that is held back, or whose end somebody awaits; longer for other work in flight. Returns
     /// `None` if nothing must be looked at.
@@ -204,6 +214,17 @@ pub(crate) fn publish_call() {
     shared.publish();
     shared.calls = shared.calls.wrapping_add(1);
     wake_for(shared);
+}
+
+/// Looks at the ends of a program's work behind a wait of it. A program alone pays nothing for
+/// that: its requests end by their pauses.
+pub(crate) fn waited() {
+    let Some(mut shared) = lock() else { return };
+    if shared.governors.have_company() {
+        shared.publish();
+        shared.waited();
+        wake_for(shared);
+    }
 }
 
 /// Wakes the worker if it sleeps for longer than it may, or polling pays. To wake it costs more

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Interposes libcuda functions that submit work and return without waiting for it. They then
-//! publish the work without a fault ([`crate::calls`]).
+//! publish the work without a fault ([`crate::calls`]). And those that wait for the program's work:
+//! it ends a request.
 //!
 //! Each ring of a function that is missing here costs a fault. A function that waits for its own
-//! work must be missing: it returns only after that was published.
+//! work must not be a [`Call`]: it returns only after that was published.
 
 use super::pageable::launching;
 use super::symbols::{
-    EVENT_RECORD, EVENT_RECORD_PER_THREAD, GRAPH_LAUNCH, GRAPH_LAUNCH_PER_THREAD, LAUNCH,
-    LAUNCH_PER_THREAD, MEMCPY_ASYNC, MEMCPY_ASYNC_PER_THREAD, MEMCPY_DTOD_ASYNC,
-    MEMCPY_DTOD_ASYNC_PER_THREAD, MEMCPY_DTOH_ASYNC, MEMCPY_DTOH_ASYNC_PER_THREAD,
-    MEMCPY_HTOD_ASYNC, MEMCPY_HTOD_ASYNC_PER_THREAD, MEMSET_D32_ASYNC, MEMSET_D32_ASYNC_PER_THREAD,
-    MEMSET_D8_ASYNC, MEMSET_D8_ASYNC_PER_THREAD, STREAM_WAIT_EVENT, STREAM_WAIT_EVENT_PER_THREAD,
+    CTX_SYNCHRONIZE, EVENT_RECORD, EVENT_RECORD_PER_THREAD, EVENT_SYNCHRONIZE, GRAPH_LAUNCH,
+    GRAPH_LAUNCH_PER_THREAD, LAUNCH, LAUNCH_PER_THREAD, MEMCPY_ASYNC, MEMCPY_ASYNC_PER_THREAD,
+    MEMCPY_DTOD_ASYNC, MEMCPY_DTOD_ASYNC_PER_THREAD, MEMCPY_DTOH, MEMCPY_DTOH_ASYNC,
+    MEMCPY_DTOH_ASYNC_PER_THREAD, MEMCPY_DTOH_PER_THREAD, MEMCPY_HTOD_ASYNC,
+    MEMCPY_HTOD_ASYNC_PER_THREAD, MEMSET_D32_ASYNC, MEMSET_D32_ASYNC_PER_THREAD, MEMSET_D8_ASYNC,
+    MEMSET_D8_ASYNC_PER_THREAD, STREAM_SYNCHRONIZE, STREAM_SYNCHRONIZE_PER_THREAD,
+    STREAM_WAIT_EVENT, STREAM_WAIT_EVENT_PER_THREAD,
 };
 use super::{Address, Function, Status, Stream, NOT_INITIALIZED};
 use crate::sys::keep_errno;
@@ -39,17 +42,33 @@ impl Drop for Call {
     }
 }
 
+/// A wait of the program, until it returns.
+#[derive(Debug)]
+struct Wait;
+
+impl Wait {
+    fn begin() -> Self {
+        Self
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        keep_errno(worker::waited);
+    }
+}
+
 /// Defines the functions of one signature: libcuda's, and its variant for the default stream of
-/// each thread.
+/// each thread. While one runs, a `$guard` lives.
 macro_rules! calls {
-    ($($($name:ident is $symbol:ident),+: $arguments:tt;)*) => {$($(
-        call! { $name $symbol $arguments }
+    ($guard:ident: $($($name:ident is $symbol:ident),+: $arguments:tt;)*) => {$($(
+        call! { $guard $name $symbol $arguments }
     )+)*};
 }
 
 macro_rules! call {
-    ($name:ident $symbol:ident ($($argument:ident: $kind:ty),*)) => {
-        /// Interposes libcuda's function: its work is published when it returns.
+    ($guard:ident $name:ident $symbol:ident ($($argument:ident: $kind:ty),*)) => {
+        /// Interposes libcuda's function.
         ///
         /// # Safety
         ///
@@ -63,7 +82,7 @@ macro_rules! call {
             let Some(real) = (unsafe { $symbol.function::<Real>() }) else {
                 return NOT_INITIALIZED;
             };
-            let _call = Call::begin();
+            let _call = $guard::begin();
             // SAFETY: passed on.
             unsafe { real($($argument),*) }
         }
@@ -130,7 +149,7 @@ launch! {
     cuLaunchKernel_ptsz is LAUNCH_PER_THREAD;
 }
 
-calls! {
+calls! { Call:
     cuGraphLaunch is GRAPH_LAUNCH, cuGraphLaunch_ptsz is GRAPH_LAUNCH_PER_THREAD: (
         graph: *mut c_void, stream: Stream
     );
@@ -161,5 +180,15 @@ calls! {
     );
     cuMemsetD32Async is MEMSET_D32_ASYNC, cuMemsetD32Async_ptsz is MEMSET_D32_ASYNC_PER_THREAD: (
         to: Address, value: c_uint, count: usize, stream: Stream
+    );
+}
+
+calls! { Wait:
+    cuCtxSynchronize is CTX_SYNCHRONIZE: ();
+    cuStreamSynchronize is STREAM_SYNCHRONIZE,
+    cuStreamSynchronize_ptsz is STREAM_SYNCHRONIZE_PER_THREAD: (stream: Stream);
+    cuEventSynchronize is EVENT_SYNCHRONIZE: (event: *mut c_void);
+    cuMemcpyDtoH_v2 is MEMCPY_DTOH, cuMemcpyDtoH_v2_ptds is MEMCPY_DTOH_PER_THREAD: (
+        to: *mut c_void, from: Address, bytes: usize
     );
 }

@@ -163,6 +163,13 @@ symbols! {
     MEMSET_D8_ASYNC_PER_THREAD = calls::cuMemsetD8Async_ptsz, c"cuMemsetD8Async", 7000, true;
     MEMSET_D32_ASYNC = calls::cuMemsetD32Async, c"cuMemsetD32Async", 3020, false;
     MEMSET_D32_ASYNC_PER_THREAD = calls::cuMemsetD32Async_ptsz, c"cuMemsetD32Async", 7000, true;
+    CTX_SYNCHRONIZE = calls::cuCtxSynchronize, c"cuCtxSynchronize", 2000, false;
+    STREAM_SYNCHRONIZE = calls::cuStreamSynchronize, c"cuStreamSynchronize", 2000, false;
+    STREAM_SYNCHRONIZE_PER_THREAD =
+        calls::cuStreamSynchronize_ptsz, c"cuStreamSynchronize", 7000, true;
+    EVENT_SYNCHRONIZE = calls::cuEventSynchronize, c"cuEventSynchronize", 2000, false;
+    MEMCPY_DTOH = calls::cuMemcpyDtoH_v2, c"cuMemcpyDtoH", 3020, false;
+    MEMCPY_DTOH_PER_THREAD = calls::cuMemcpyDtoH_v2_ptds, c"cuMemcpyDtoH", 7000, true;
 }
 
 impl Symbol {

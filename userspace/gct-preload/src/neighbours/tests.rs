@@ -296,6 +296,28 @@ fn a_request_is_measured_with_the_time_for_which_it_waits() {
     assert_eq!(found, (one, Ns(0)), "once");
 }
 
+/// Checks that a program that waits for each launch has a request for each, without a pause between
+/// them, and that a wait for some of its work ends none.
+#[test]
+fn what_a_program_waits_for_is_a_request() {
+    let mut beside = Beside::new("", later());
+    for launch in 0..3 {
+        beside.bench.launch();
+        assert_eq!(beside.after(GAP.get() / 8), 1);
+        if launch == 1 {
+            let now = Ns(beside.bench.now_ns());
+            governor::waited(&mut beside.bench.governor, true, now);
+        }
+        beside.bench.drain(0);
+        let now = Ns(beside.bench.now_ns());
+        governor::waited(&mut beside.bench.governor, false, now);
+    }
+    let gpu = beside.bench.governor.peers().unwrap().gpu().clone();
+    assert_eq!(gpu.page.requests().count(), 3);
+    beside.after(2 * GAP.get());
+    assert_eq!(gpu.page.requests().count(), 3, "none is counted twice");
+}
+
 /// Checks that a process without a slot has the TPCs that are reserved for it, which its page
 /// alone names.
 #[test]
