@@ -5,7 +5,7 @@
 # NVIDIA's version for kmod, demo and shell; ci/versions.sh knows them all.
 NV_VERSION ?= 535.261.03
 
-export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
+export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_KUNIT
 export PREFIX DESTDIR PROGRAMS UNITDIR
 
 .PHONY: help setup kmod demo shell test test-long test-host test-patches test-gate test-vm test-gpu test-uvm user install \

@@ -4,7 +4,7 @@
 # lib.sh and versions.sh; it builds the parts and sets the array machine.
 
 demo_version=${NV_VERSION:-$NV_SOURCE_VERSION}
-NV_VERSION=$demo_version KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' "$ROOT/ci/kmod.sh"
+NV_VERSION=$demo_version KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_KUNIT='' "$ROOT/ci/kmod.sh"
 . "$ROOT/ci/cuda-root.sh"
 need_tools
 need_guest_programs gctctl gct-selftest rm-client fakegpu-record

@@ -169,7 +169,7 @@ report() {
 		resource manager frees the file's clients, and again when the private data is freed. nv_free_file_private() grows by
 		that and is therefore no longer inlined into its callers: they get shorter, and freeing costs a call more.
 	TEXT
-	for version in $(cd "$ROOT/open-gpu-kernel-modules-patches" && printf '%s\n' [0-9]*); do
+	for version in $("$ROOT/ci/series.py" versions); do
 		printf '\n## %s\n\n' "$version"
 		# Of a version without a package there may be no source.
 		if [ -e "$BUILD/kmod/$version/lean/patched/nvidia.ko" ] || [[ " $NV_VERSIONS " = *" $version "* ]]; then

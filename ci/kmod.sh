@@ -4,26 +4,24 @@
 # Builds nvidia.ko and nvidia-uvm.ko with gctgroup inside. Settings come from
 # the environment, as `make kmod NAME=value` passes them:
 #
-#   NV_VERSION   which series of open-gpu-kernel-modules-patches/ (required)
+#   NV_VERSION   which version of open-gpu-kernel-modules-patches/BASE (required)
 #   NV_SRC       NVIDIA's source tree, or its kernel-open (default: build/nv/VERSION)
 #   KDIR         the kernel's build tree (default: build/linux/lean)
 #   GCT_STOCK    1: the driver without gctgroup; only the series' first patch,
 #                which makes it build on Linux 7.2
-#   GCT_PATCHES  N: only the first N patches of the series
 #   GCT_KUNIT    1: with the KUnit suites of the glue
 #   GCT_UVM      debug: nvidia-uvm.ko as NVIDIA's debug build, with its assertions
 #                and its checks of the order of locks
 #
 # Results: build/kmod/VERSION/KERNEL/VARIANT/, KERNEL being lean, debug or the
-# release of KDIR's kernel, VARIANT patched, stock, kunit or patches-N, then -uvm-debug
-# if GCT_UVM says so.
+# release of KDIR's kernel, VARIANT patched, stock or kunit, then -uvm-debug if GCT_UVM
+# says so.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
 version=${NV_VERSION:-}
-series=$ROOT/open-gpu-kernel-modules-patches/$version
-[ -n "$version" ] && [ -e "$series/series" ] ||
-	die "NV_VERSION must be one of: $(cd "$ROOT/open-gpu-kernel-modules-patches" && ls -d [0-9]*/ | tr -d / | tr '\n' ' ')"
+versions=$("$ROOT/ci/series.py" versions | xargs)
+[[ -n $version && " $versions " = *" $version "* ]] || die "NV_VERSION must be one of: $versions"
 KDIR=${KDIR:-$BUILD/linux/lean}
 NV_SRC=${NV_SRC:-$BUILD/nv/$version}
 [ -e "$BUILD/env.sh" ] || die "there is no build/env.sh: run make setup"
@@ -34,14 +32,9 @@ NV_SRC=${NV_SRC:-$BUILD/nv/$version}
 
 # --- What is built -----------------------------------------------------------
 
-mapfile -t patches < <(sed "s/#.*//; /^[[:space:]]*\$/d; s,^,$series/," "$series/series")
 variant=patched
 make_arguments=()
-if [ -n "${GCT_PATCHES:-}" ]; then
-	patches=("${patches[@]:0:$GCT_PATCHES}")
-	variant=patches-$GCT_PATCHES
-elif [ "${GCT_STOCK:-}" = 1 ]; then
-	patches=("${patches[0]}")
+if [ "${GCT_STOCK:-}" = 1 ]; then
 	variant=stock
 elif [ "${GCT_KUNIT:-}" = 1 ]; then
 	variant=kunit
@@ -55,12 +48,6 @@ debug)
 	;;
 *) die "GCT_UVM is debug or not set" ;;
 esac
-
-# What lockdep cannot be told from outside; only where there is lockdep.
-lockdep_patch=$ROOT/tests/qemu/lockdep/$version.patch
-if [ "$(kernel_config LOCKDEP)" = y ] && [ -e "$lockdep_patch" ]; then
-	patches+=("$lockdep_patch")
-fi
 
 case $NV_SRC in
 /*) ;;
@@ -77,14 +64,21 @@ source_version=$(driver_version "$kernel_open")
 kernel_name=$(kernel_name)
 check_kernel "$variant"
 
-# All variants of one kernel and driver but the prefixes have their own work
-# tree; the prefixes share one, so that the next prefix compiles only what its
-# last patch changes.
-work=$BUILD/work/$version/$kernel_name/${variant/patches-*/patches}
+# All variants of one kernel and driver have their own work tree.
+work=$BUILD/work/$version/$kernel_name/$variant
 output=$BUILD/kmod/$version/$kernel_name/$variant
 mkdir -p "$work" "$output"
 exec 8>"$work.lock"
 flock 8
+
+"$ROOT/ci/series.py" write "$version" "$work.series" "$kernel_open"
+mapfile -t patches < <(sed "s,^,$work.series/," "$work.series/series")
+[ "${GCT_STOCK:-}" != 1 ] || patches=("${patches[0]}")
+# What lockdep cannot be told from outside; only where there is lockdep.
+lockdep_patch=$ROOT/tests/qemu/lockdep/$version.patch
+if [ "$(kernel_config LOCKDEP)" = y ] && [ -e "$lockdep_patch" ]; then
+	patches+=("$lockdep_patch")
+fi
 
 # --- The source tree ---------------------------------------------------------
 

@@ -30,7 +30,7 @@ debian_copyright() {
 }
 
 stage() {
-	local series
+	local driver
 	rm -rf "$source"
 	mkdir -p "$source"/{debian,ci,userspace/gct-exporter,patches}
 	cp "$ROOT"/ci/{install,lib,kmod-kernel}.sh "$source/ci"
@@ -38,10 +38,8 @@ stage() {
 	cp "$ROOT"/userspace/gct-exporter/{alerts.yml,dashboard.json} "$source/userspace/gct-exporter"
 	rsync -a --prune-empty-dirs --exclude tests --exclude 'tests.rs' --include '*/' --include '*.rs' \
 		--include '*.c' --include '*.h' --exclude '*' "$ROOT/rust/" "$source/rust/"
-	for series in "$ROOT"/open-gpu-kernel-modules-patches/*/series; do
-		series=$(dirname "$series")
-		mkdir "$source/patches/${series##*/}"
-		cp "$series"/series "$series"/[0-9]*.patch "$source/patches/${series##*/}"
+	for driver in $("$ROOT/ci/series.py" versions); do
+		"$ROOT/ci/series.py" write "$driver" "$source/patches/$driver"
 	done
 	cp "$ROOT"/packaging/debian/* "$source/debian"
 	sed -i "s/@VERSION@/$version/g" "$source"/debian/*.{postinst,prerm}

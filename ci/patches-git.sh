@@ -1,30 +1,33 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Turns a patch series into a git branch and back, so that it can be edited with
-# git rebase instead of by hand.
+# Turns the patch series of a driver version into a git branch and back, so that
+# it can be edited with git rebase instead of by hand.
 #
 #   ci/patches-git.sh tree VERSION DIR     DIR becomes a git repository: one
 #                                          commit for the pristine kernel-open,
 #                                          tagged "base", then one per patch
 #   ci/patches-git.sh export VERSION DIR   writes base..HEAD of DIR back as the
-#                                          series of VERSION, with the digest in
-#                                          BASE and the cover letter's diffstat
+#                                          hunks of VERSION, with the digest in
+#                                          BASE, to which it adds a new version;
+#                                          hunks of other versions stay
 
 . "$(dirname "$0")/lib.sh"
 
 usage() {
-	sed -n '4,14s/^# \{0,1\}//p' "$0"
+	sed -n '4,15s/^# \{0,1\}//p' "$0"
 	exit 2
 }
 
 [ $# -eq 3 ] || usage
 version=$2 dir=$3
-series_dir=$ROOT/open-gpu-kernel-modules-patches/$version
 pristine=$BUILD/nv/$version/kernel-open
-[ -e "$series_dir/BASE" ] || die "no series for version $version"
+base=$ROOT/open-gpu-kernel-modules-patches/BASE
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
 make_tree() {
+	grep -qxF "[$version]" "$base" || die "BASE has no version $version"
 	[ -d "$pristine" ] || die "$pristine is missing: run make setup"
 	[ ! -e "$dir" ] || die "$dir exists already"
 	mkdir -p "$dir"
@@ -36,7 +39,8 @@ make_tree() {
 	git -C "$dir" add -Af .
 	git -C "$dir" commit -qm "Import kernel-open $version"
 	git -C "$dir" tag base
-	sed "s,^,$series_dir/," "$series_dir/series" | xargs git -C "$dir" am -q
+	"$ROOT/ci/series.py" write "$version" "$scratch" "$pristine"
+	git -C "$dir" am -q "$scratch"/[0-9]*.patch
 }
 
 # Reads a list of files, prints one digest over those that BASE has.
@@ -49,20 +53,14 @@ base_digest() {
 }
 
 export_series() {
-	local digest cover=$series_dir/0000-cover-letter.md
-	rm -f "$series_dir"/[0-9]*.patch
-	git -C "$dir" format-patch -q --zero-commit --no-signature --no-renames --abbrev=12 \
-		-n --subject-prefix=PATCH -o "$series_dir" base..HEAD
-	(cd "$series_dir" && printf '%s\n' [0-9]*.patch >series)
+	local digest
+	grep -qxF "[$version]" "$base" ||
+		printf '\n[%s]\nsource: a tree that make port was given, not tested\ntouched-sha256:\n' "$version" >>"$base"
+	git -C "$dir" format-patch -q --zero-commit --no-signature --no-renames \
+		-n --subject-prefix=PATCH -o "$scratch" base..HEAD
+	"$ROOT/ci/series.py" import "$version" "$scratch"
 	digest=$(git -C "$dir" diff --name-only base HEAD | LC_ALL=C sort | base_digest)
-	sed -i "s/^touched-sha256: .*/touched-sha256: $digest/" "$series_dir/BASE"
-	# The diffstat is the last thing in the letter, between fences.
-	sed -i '/^```$/,$d' "$cover"
-	{
-		printf '```\n'
-		git -C "$dir" diff --stat=80 base HEAD
-		printf '```\n'
-	} >>"$cover"
+	sed -i "/^\[$version\]$/,/^\[/s/^touched-sha256:.*/touched-sha256: $digest/" "$base"
 }
 
 case $1 in

@@ -11,20 +11,29 @@ KDIR=$BUILD/linux/lean
 . "$ROOT/ci/kmod-kernel.sh"
 . "$ROOT/ci/compiler-cache.sh"
 
+# series_dir VERSION: where write_series puts the plain series of a version.
 series_dir() {
-	printf '%s/open-gpu-kernel-modules-patches/%s' "$ROOT" "$1"
+	printf '%s/patches/%s/series' "$BUILD" "$1"
 }
 
 series_of() {
-	sed 's/#.*//; /^[[:space:]]*$/d' "$(series_dir "$1")/series"
+	cat "$(series_dir "$1")/series"
+}
+
+# write_series VERSION: with exact line numbers if the driver is here.
+write_series() {
+	local source=()
+	[ ! -d "$(pristine_tree "$1")" ] || source=("$(pristine_tree "$1")")
+	"$ROOT/ci/series.py" write "$1" "$(series_dir "$1")" "${source[@]}"
 }
 
 pristine_tree() {
 	printf '%s/nv/%s/kernel-open' "$BUILD" "$1"
 }
 
+# base_field VERSION NAME: what BASE says of a version.
 base_field() {
-	sed -n "s/^$2: //p" "$(series_dir "$1")/BASE"
+	sed -n "/^\[$1\]$/,/^\[/s/^$2: //p" "$ROOT/open-gpu-kernel-modules-patches/BASE"
 }
 
 # Files of the pristine tree that the series changes; new files are not there.

@@ -3,15 +3,14 @@
 #
 # Usage: NV_SRC=DIR port.sh
 #
-# Ports the nearest patch series to NVIDIA's tree in DIR, which is left as it is. Applies each patch
-# with context, says which hunks did not fit and what the driver seems to have renamed, and leaves
-# a git tree to edit in build/port/VERSION/tree, with a commit for each patch. If all fit, it
-# writes open-gpu-kernel-modules-patches/VERSION, checks it with ci/patches-lint.sh, and builds it
-# if `make setup` has been run and DIR has a compiled resource manager or its source.
+# Ports the patch series to NVIDIA's tree in DIR, which is left as it is. Applies each patch with
+# all of its context, says which hunks did not fit and what the driver seems to have renamed, and
+# leaves a git tree to edit in build/port/VERSION/tree, with a commit for each patch. If all fit, it
+# adds the version to open-gpu-kernel-modules-patches, checks its patches with ci/patches-lint.sh,
+# and builds them if `make setup` has been run and DIR has a compiled resource manager or its
+# source.
 . "$(dirname "$0")/lib.sh"
 
-# A hook with fewer lines of its context around it may be in another place.
-FUZZ_MAX=1
 # Hunks of the port to new kernels may miss: newer drivers have it.
 PORT=0001-
 
@@ -22,14 +21,8 @@ kernel_open=$(readlink -f "$NV_SRC")
 	die "NV_SRC=$NV_SRC holds no kernel-open/conftest.sh: it is not NVIDIA's open module source"
 version=$(driver_version "$kernel_open")
 [ -n "$version" ] || die "$kernel_open/Kbuild names no version"
-all=$ROOT/open-gpu-kernel-modules-patches
-[ ! -e "$all/$version/series" ] ||
+! "$ROOT/ci/series.py" versions | grep -xF -e "$version" >/dev/null ||
 	die "there is a series for $version: make kmod NV_VERSION=$version NV_SRC=$NV_SRC"
-
-# The newest series of the driver's branch, else that of an older driver, else the oldest.
-nearest=$(cd "$all" && printf '%s\n' [0-9]* | grep "^${version%%.*}\." | sort -V | tail -n 1) ||
-	nearest=$({ cd "$all" && printf '%s\n' [0-9]*; echo "$version"; } | sort -V | grep -Fx -B 1 "$version" | head -n 1)
-[ "$nearest" != "$version" ] || nearest=$(cd "$all" && printf '%s\n' [0-9]* | sort -V | head -n 1)
 
 work=$BUILD/port/$version
 tree=$work/tree
@@ -123,9 +116,7 @@ places() {
 commit_patch() {
 	local patch=$1
 	in_git add -Af .
-	# A long subject goes on in a second line, which begins with a blank.
-	sed -n '/^Subject: /,/^---$/p' "$patch" |
-		sed '$d; s/^Subject: \[PATCH[^]]*\] //; 1{N; s/\n / /}' |
+	sed -n '/^Subject: /,/^---$/p' "$patch" | sed '$d; s/^Subject: \[PATCH[^]]*\] //' |
 		in_git commit -q --allow-empty --author 'gctgroup maintainers <maintainers@gctgroup.dev>' \
 			--date "$(sed -n 's/^Date: //p' "$patch" | head -n 1)" -F -
 	in_git show --format= HEAD >"$work/now.patch"
@@ -134,14 +125,11 @@ commit_patch() {
 }
 
 apply_one() {
-	local patch=$1 name output how
+	local patch=$1 name output
 	name=$(basename "$patch")
-	if output=$(patch -d "$tree" -p1 -N --fuzz=$FUZZ_MAX --no-backup-if-mismatch \
+	if output=$(patch -d "$tree" -p1 -N --fuzz=0 --no-backup-if-mismatch \
 		-r "$work/$name.rej" -f <"$patch" 2>&1); then
-		how=exactly
-		[[ $output != *offset* ]] || how='with offsets'
-		[[ $output != *fuzz* ]] || how='with less context: look at it'
-		printf 'fits    %s (%s)\n' "$name" "$how"
+		printf 'fits    %s\n' "$name"
 	elif [[ $name = "$PORT"* ]]; then
 		printf 'partly  %s: the driver has the rest, or the kernel modules will not compile\n' "$name"
 	else
@@ -152,16 +140,12 @@ apply_one() {
 	commit_patch "$patch"
 }
 
-write_series() {
-	local series=$all/$version
-	mkdir "$series"
-	sed "s/$nearest/$version/g" "$all/$nearest/0000-cover-letter.md" >"$series/0000-cover-letter.md"
-	printf '%s\n' '# What this series applies to; paths in the patches are relative to kernel-open.' \
-		"version: $version" "source: a tree that make port was given; ported from $nearest, not tested" \
-		'touched-sha256:' >"$series/BASE"
+# A hunk that fits in two places is refused here.
+add_version() {
 	"$ROOT/ci/patches-git.sh" export "$version" "$tree"
-	printf 'written: %s\n' "${series#"$ROOT/"}"
-	"$ROOT/ci/patches-lint.sh" "$series"/[0-9]*.patch && printf 'lint: nothing found\n'
+	"$ROOT/ci/series.py" write "$version" "$work/series" "$kernel_open"
+	printf 'written: %s in open-gpu-kernel-modules-patches\n' "$version"
+	"$ROOT/ci/patches-lint.sh" "$work/series"/[0-9]*.patch && printf 'lint: nothing found\n'
 }
 
 build() {
@@ -174,19 +158,19 @@ build() {
 	fi
 }
 
-printf 'porting the series of %s to %s\n' "$nearest" "$version"
+printf 'porting the series to %s\n' "$version"
 make_tree
+"$ROOT/ci/series.py" write "$version" "$work/series"
 while read -r patch_name; do
-	apply_one "$all/$nearest/$patch_name"
-done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$all/$nearest/series")
+	apply_one "$work/series/$patch_name"
+done <"$work/series/series"
 if [ $missing -gt 0 ]; then
 	cat <<-SAY
 		$missing patches do not fit. In $tree each patch is a commit with what fits of it: edit
-		them with git rebase -i base, the rejected hunks are $work/*.rej. Then copy BASE and the
-		cover letter of $nearest to open-gpu-kernel-modules-patches/$version, and run
+		them with git rebase -i base, the rejected hunks are $work/*.rej. Then run
 		ci/patches-git.sh export $version $tree
 	SAY
 	exit 1
 fi
-write_series
+add_version
 build

@@ -21,8 +21,8 @@ PACKAGES=(
 	busybox-static
 	# The Debian in which packages are made and tried, and the test of their components.
 	mmdebstrap jq iproute2
-	# helm and the schemas of Kubernetes come from Python's index.
-	python3-pip
+	# ci/series.py. helm and the schemas of Kubernetes come from Python's index.
+	python3 python3-pip
 )
 
 . /etc/os-release

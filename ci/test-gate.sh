@@ -74,7 +74,7 @@ mutations_apply() {
 }
 
 objects=$BUILD/work/$VERSION/lean/patched/gct
-GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' KDIR=$BUILD/linux/lean NV_VERSION=$VERSION "$ROOT/ci/kmod.sh"
+GCT_STOCK='' GCT_KUNIT='' KDIR=$BUILD/linux/lean NV_VERSION=$VERSION "$ROOT/ci/kmod.sh"
 
 check $JOB "the core cannot panic, nor use floats or 128-bit helpers" \
 	core_is_clean "$objects/gct_core/gct_core.o"

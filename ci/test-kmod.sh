@@ -39,7 +39,7 @@ refused() {
 # NVIDIA's do, or a cold build on several processors fails now and then.
 waits_for_conftest() {
 	local folder=$BUILD/work/$NV_SOURCE_VERSION/lean/patched dependencies object found=0
-	NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' "$ROOT/ci/kmod.sh" || return
+	NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_KUNIT='' "$ROOT/ci/kmod.sh" || return
 	for dependencies in "$folder"/gct/*/.*.o.cmd; do
 		grep -q 'conftest/' "$dependencies" || continue
 		found=$((found + 1))

@@ -26,7 +26,7 @@ for argument; do
 	esac
 done
 if [ ${#versions[@]} -eq 0 ]; then
-	mapfile -t versions < <(cd "$ROOT/open-gpu-kernel-modules-patches" && printf '%s\n' [0-9]*)
+	mapfile -t versions < <("$ROOT/ci/series.py" versions)
 fi
 rm -f "$RESULTS/$job"
 [ -z "${NV_SRC:-}" ] || "$ROOT/ci/setup-nvidia-source.sh"
@@ -55,13 +55,6 @@ test_case() {
 
 # --- Text --------------------------------------------------------------------
 
-series_is_complete() {
-	local dir
-	dir=$(series_dir "$1")
-	diff <(series_of "$1") <(cd "$dir" && printf '%s\n' [0-9]*.patch) &&
-		[ -s "$dir/0000-cover-letter.md" ] && [ "$(base_field "$1" version)" = "$1" ]
-}
-
 lint_series() {
 	local dir
 	dir=$(series_dir "$1")
@@ -69,9 +62,9 @@ lint_series() {
 }
 
 cover_letter_lists_all() {
-	local patch_file
-	for patch_file in $(series_of "$1"); do
-		grep -qF "$patch_file" "$(series_dir "$1")/0000-cover-letter.md" ||
+	local patch_file folder=$ROOT/open-gpu-kernel-modules-patches
+	for patch_file in "$folder"/*.patch; do
+		grep -qF "$(basename "$patch_file")" "$folder/0000-cover-letter.md" ||
 			die "the cover letter does not mention $patch_file"
 	done
 }
@@ -96,18 +89,13 @@ bare_changes() {
 	sed '1,/^---$/d' "$1" | grep '^[-+]' | grep -v '^+++ \|^--- '
 }
 
-# What a patch changes in NVIDIA's own files, without blanks at the ends of lines, and the
-# names of the functions and macros that it defines in headers of the series.
+# What a patch changes in NVIDIA's own files, without blanks at the ends of lines.
 hooks_by_name() {
 	local headers='common/inc/nv-gct.h common/inc/nv-gct-uvm.h nvidia-uvm/uvm_gct.h'
 	awk -v headers="$headers" '
 		/^diff --git / { own = index(" " headers " ", " " substr($3, 3) " "); body = 0; next }
 		/^@@ / { body = 1; next }
-		!body || !/^[-+]/ { next }
-		own {
-			if (match($0, /[a-z_]*gct_[a-z_]+\(/) && !named[$0 = substr($0, RSTART, RLENGTH)]++) print
-			next
-		}
+		!body || own || !/^[-+]/ { next }
 		/^[-+][[:space:]]*$/ { next }
 		{ sub(/^[-+]/, "& "); $1 = $1; print }' "$1" | LC_ALL=C sort
 }
@@ -128,8 +116,6 @@ hooks_are_equal() {
 		[[ " $(base_field "$2" arguments) " != *" ${patch_file%%-*} "* ]] || view=calls_by_name
 		diff <($view "$(series_dir "$1")/$patch_file") \
 			<($view "$(series_dir "$2")/$patch_file") || die "$patch_file differs"
-		diff <(sed -n '/^Subject: /,/^$/p' "$(series_dir "$1")/$patch_file") \
-			<(sed -n '/^Subject: /,/^$/p' "$(series_dir "$2")/$patch_file") || die "the subject of $patch_file differs"
 	done
 }
 
@@ -200,6 +186,35 @@ hooked_are_listed() {
 }
 
 # --- Application -------------------------------------------------------------
+
+# git takes the series, and what comes back from git is the same. The clone is a copy, for what
+# comes back is written there.
+git_returns_it() {
+	local version=$1 clone=$BUILD/patches/$1/clone folder=open-gpu-kernel-modules-patches
+	rm -rf "$clone"
+	mkdir -p "$clone/build/nv"
+	cp -r "$ROOT/ci" "$ROOT/$folder" "$clone"
+	ln -s "$BUILD/nv/$version" "$clone/build/nv/$version"
+	GCT_CACHE='' "$clone/ci/patches-git.sh" tree "$version" "$clone/tree" || return
+	GCT_CACHE='' "$clone/ci/patches-git.sh" export "$version" "$clone/tree" || return
+	diff -r "$ROOT/$folder" "$clone/$folder" || return
+	rm -rf "$clone"
+}
+
+# A hunk whose old text is not in its file, or is there twice, is refused: it says which.
+misfits_are_refused() {
+	local version=$1 tree=$BUILD/patches/$1/misfit output change
+	for change in 's/nv_linux_stop_open_q(nvl)/stop(nvl)/; s/LOCK_NV_LINUX_DEVICES();/lock();/' 'p'; do
+		rm -rf "$tree"
+		copy_pristine "$version" "$tree/"
+		sed -i "$change" "$tree/nvidia/nv-pci.c"
+		[ "$change" != p ] || cat "$(pristine_tree "$version")"/nvidia/nv-pci.c{,} >"$tree/nvidia/nv-pci.c"
+		! output=$("$ROOT/ci/series.py" write "$version" "$tree.series" "$tree" 2>&1) ||
+			die "accepted a driver that the hunks do not fit"
+		grep "nvidia/nv-pci.c: a hunk fits in [02] places" <<<"$output" || die "it says: $output"
+	done
+	rm -rf "$tree" "$tree.series"
+}
 
 reversal_restores() {
 	local version=$1 tree patch_file
@@ -275,17 +290,14 @@ while read -r fixture words; do
 	test_case "lint refuses $fixture" lint_refuses "$fixture" "$words"
 done <"$ROOT/tests/patches/bad/expected"
 
+test_case "the cover letter names every patch" cover_letter_lists_all
 test_case "every escape that patches.md lists exists" escapes_exist $NV_VERSIONS
 test_case "gct.h and patches.md name the same escapes and controls" hooked_are_listed
 for version in "${versions[@]}"; do
-	test_case "$version: series names every patch" series_is_complete "$version"
-	test_case "$version: the cover letter does too" cover_letter_lists_all "$version"
+	test_case "$version: each hunk fits in one place" write_series "$version"
 	test_case "$version: lint" lint_series "$version"
-	[ "$version" = "${versions[0]}" ] || {
-		test_case "$version: file names as in ${versions[0]}" \
-			diff <(series_of "${versions[0]}") <(series_of "$version")
+	[ "$version" = "${versions[0]}" ] ||
 		test_case "$version: hooks as in ${versions[0]}" hooks_are_equal "${versions[0]}" "$version"
-	}
 	if is_ported "$version" && ! has_driver "$version"; then
 		note "$version: no source of this driver is here (NV_SRC), so only its text was checked"
 		continue
@@ -297,7 +309,9 @@ for version in "${versions[@]}"; do
 	[ "$version" != "$NV_SOURCE_VERSION" ] ||
 		test_case "$version: rm-test sends every open control" controls_are_listed "$version"
 	test_case "$version: build/nv has the BASE" base_is_the_one_patched "$version"
+	test_case "$version: a hunk that does not fit is refused" misfits_are_refused "$version"
 	test_case "$version: reversal restores every byte" reversal_restores "$version"
+	test_case "$version: git takes the series and gives it back" git_returns_it "$version"
 	[ -z "$with_build" ] ||
 		test_case "$version: the driver with and without gctgroup builds" build_to_compare "$version"
 	count=$(series_of "$version" | wc -l)

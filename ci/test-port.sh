@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # `make port` on driver trees that differ from those of the series: newer by a number, shifted,
-# with a function renamed, moved or gone. The clone is a copy, for it gets a series.
+# with a function renamed, moved or gone. The clone is a copy, for its series gets a version.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -12,8 +12,10 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 from=$NV_DEBIAN_VERSION
 later=${from%.*}.99
-mkdir "$scratch/clone"
-cp -r "$ROOT/ci" "$ROOT/open-gpu-kernel-modules-patches" "$ROOT/Makefile" "$scratch/clone"
+patches=open-gpu-kernel-modules-patches
+clone=$scratch/clone
+mkdir "$clone"
+cp -r "$ROOT/ci" "$ROOT/$patches" "$ROOT/Makefile" "$clone"
 
 # driver NAME: what the series touches of the driver, as a tree of a later version.
 driver() {
@@ -26,15 +28,12 @@ driver() {
 }
 
 port() {
-	rm -rf "$scratch/clone/open-gpu-kernel-modules-patches/$later"
-	make -s -C "$scratch/clone" port NV_SRC="$scratch/$1"
+	rm -rf "${clone:?}/$patches"
+	cp -r "$ROOT/$patches" "$clone"
+	make -s -C "$clone" port NV_SRC="$scratch/$1"
 }
 
-series_of_port() {
-	printf '%s' "$scratch/clone/open-gpu-kernel-modules-patches/$later"
-}
-
-# reports NAME WORDS...: the port fails and says each of these, and writes no series.
+# reports NAME WORDS...: the port fails and says each of these, and changes nothing.
 reports() {
 	local name=$1 output words
 	shift
@@ -43,46 +42,70 @@ reports() {
 		return 1
 	fi
 	printf '%s\n' "$output"
-	[ ! -e "$(series_of_port)" ] || return
+	diff -r "$ROOT/$patches" "$clone/$patches" || return
 	for words; do
 		grep -qF -e "$words" <<<"$output" || { printf 'does not say: %s\n' "$words"; return 1; }
 	done
 }
 
-# The series of the port applies without fuzz, and adds to the driver what its source adds.
+# The port adds a section of BASE, and no hunk. Its series applies without fuzz, and adds to the
+# driver what that of its branch adds.
 is_ported() {
-	local tree=$1 patch_file applied
-	grep '^fits ' <<<"$2" | wc -l | grep -x "$(wc -l <"$ROOT/open-gpu-kernel-modules-patches/$from/series")" || return
-	diff "$ROOT/open-gpu-kernel-modules-patches/$from/series" "$(series_of_port)/series" || return
-	applied=$(mktemp -d "$scratch/applied.XXXXXX")
-	cp -r "$tree/." "$applied"
+	local tree=$1 patch_file applied=$scratch/applied
+	grep '^fits ' <<<"$2" | wc -l | grep -x "$(ls "$ROOT/$patches"/0*.patch | wc -l)" || return
+	diff -r --exclude BASE "$ROOT/$patches" "$clone/$patches" || return
+	grep -xF "[$later]" "$clone/$patches/BASE" || return
+	"$clone/ci/series.py" write "$later" "$scratch/ported" "$tree" || return
+	"$ROOT/ci/series.py" write "$from" "$scratch/branch" || return
+	rm -rf "$applied"
+	cp -r "$tree" "$applied"
 	while read -r patch_file; do
-		patch -s -d "$applied" -p1 --fuzz=0 <"$(series_of_port)/$patch_file" || return
-	done <"$(series_of_port)/series"
-	diff <(cat "$ROOT/open-gpu-kernel-modules-patches/$from"/0*.patch | grep '^+[^+].*gct' | sort) \
-		<(cat "$(series_of_port)"/0*.patch | grep '^+[^+].*gct' | sort)
+		patch -s -d "$applied" -p1 --fuzz=0 <"$scratch/ported/$patch_file" || return
+	done <"$scratch/ported/series"
+	diff <(cat "$scratch/branch"/0*.patch | grep '^+[^+].*gct' | sort) \
+		<(cat "$scratch/ported"/0*.patch | grep '^+[^+].*gct' | sort)
 }
 
 ports() {
 	local output
 	output=$(port "$1" 2>&1) || { printf '%s\n' "$output"; return 1; }
 	printf '%s\n' "$output"
-	grep -F "porting the series of $from to $later" <<<"$output" && grep -F 'lint: nothing found' <<<"$output" &&
+	grep -F "porting the series to $later" <<<"$output" && grep -F 'lint: nothing found' <<<"$output" &&
 		is_ported "$scratch/$1/kernel-open" "$output"
 }
 
-# A branch is one driver; another one is further away, whichever is older.
+# A driver older than all of its branch takes the branch's hunks, not those of an older branch.
 takes_its_branch() {
-	local tree=$scratch/older/kernel-open
+	local tree=$scratch/older/kernel-open older=${from%%.*}.1.01
 	mkdir -p "$tree"
 	cp -r "$scratch/same/kernel-open/." "$tree"
-	sed -i "s/$later/${from%%.*}.1.01/" "$tree/Kbuild"
-	port older 2>&1 | tee /dev/stderr | grep -F "porting the series of $from to ${from%%.*}.1.01"
+	sed -i "s/$later/$older/" "$tree/Kbuild"
+	port older && diff -r --exclude BASE "$ROOT/$patches" "$clone/$patches"
+}
+
+# An edit of one version in git, and its hunk is that version's alone.
+edits_one() {
+	local file=nvidia-uvm/uvm_thread_context.h version
+	rm -rf "${clone:?}/$patches" "$scratch/edit"
+	cp -r "$ROOT/$patches" "$clone"
+	mkdir -p "$clone/build/nv"
+	ln -sfn "$BUILD/nv/$from" "$clone/build/nv/$from"
+	"$clone/ci/patches-git.sh" tree "$from" "$scratch/edit" || return
+	sed -i 's,gct_table;,& // edited,' "$scratch/edit/$file"
+	git -C "$scratch/edit" commit -qa --amend --no-edit || return
+	"$clone/ci/patches-git.sh" export "$from" "$scratch/edit" || return
+	for version in $("$ROOT/ci/series.py" versions); do
+		"$ROOT/ci/series.py" write "$version" "$scratch/before/$version" || return
+		"$clone/ci/series.py" write "$version" "$scratch/after/$version" || return
+	done
+	[ "$(diff -rq "$scratch/before" "$scratch/after" | wc -l)" -eq 1 ] &&
+		grep '// edited' "$scratch/after/$from"/0*.patch
 }
 
 driver same >/dev/null
 check $job "a newer number alone" ports same
-check $job "an older number of a branch takes the branch's series" takes_its_branch
+check $job "an older number of a branch takes the branch's hunks" takes_its_branch
+check $job "an edit of one version leaves the others" edits_one
 tree=$(driver shifted)
 sed -i '1i /* a line */\n/* another */' "$tree"/nvidia/nv*.c
 check $job "lines in front of all hooks" ports shifted

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * nv-gct.h - the calls from the driver into gctgroup.
+ *
+ * gctgroup is linked into nvidia.ko if its sources are in kernel-open/gct. Its
+ * Kbuild then defines NV_GCT. Otherwise all hooks are empty, and the driver
+ * compiles to the same instructions as without this file.
+ *
+ * Each hook is called in one place, behind gct_enabled(): a static key that is
+ * off until gctgroup has started. A hook that may refuse a call returns an error.
+ */
+#ifndef _NV_GCT_H_
+#define _NV_GCT_H_
+
+#include "nv-linux.h"
+
+#if defined(NV_GCT)
+
+#include "gct-hooks.h"
+
+/* Identifies the chip. Only headers in src/ define this register. */
+#define NV_GCT_PMC_BOOT_42 0xA00
+
+static inline void nv_gct_gpu_add(nv_linux_state_t *nvl)
+{
+    nv_state_t *nv = NV_STATE_PTR(nvl);
+    struct pci_dev *pci_dev = nvl->pci_dev;
+    const char *name = rm_get_device_name(pci_dev->device,
+                                          pci_dev->subsystem_vendor,
+                                          pci_dev->subsystem_device);
+    struct gct_gpu gpu = {
+        .size             = sizeof(gpu),
+        .gpu_id           = nv->gpu_id,
+        .minor            = nvl->minor_num,
+        .domain           = nv->pci_info.domain,
+        .bus              = nv->pci_info.bus,
+        .slot             = nv->pci_info.slot,
+        .function         = PCI_FUNC(pci_dev->devfn),
+        .vendor           = pci_dev->vendor,
+        .device           = pci_dev->device,
+        .subsystem_vendor = pci_dev->subsystem_vendor,
+        .subsystem_device = pci_dev->subsystem_device,
+        .bar0_base        = nv->regs->cpu_address,
+        .bar0_len         = nv->regs->size,
+        .fb_base          = nv->fb->cpu_address,
+        .fb_len           = nv->fb->size,
+    };
+    void *boot_42 = nv_ioremap(nv->regs->cpu_address + NV_GCT_PMC_BOOT_42,
+                               sizeof(NvU32));
+
+    if (boot_42 != NULL)
+    {
+        gpu.pmc_boot_42 = readl(boot_42);
+        nv_iounmap(boot_42, sizeof(NvU32));
+    }
+
+    if (name != NULL)
+        snprintf(gpu.name, sizeof(gpu.name), "%s", name);
+
+    gct_gpu_add(&gpu);
+
+    if (nv_get_cached_uuid(nv) != NULL)
+        gct_gpu_uuid(nv->gpu_id, nv_get_cached_uuid(nv));
+}
+
+static inline void nv_gct_gpu_remove(struct pci_dev *pci_dev)
+{
+    nv_linux_state_t *nvl = pci_get_drvdata(pci_dev);
+
+    if (nvl != NULL && nvl->pci_dev == pci_dev)
+        gct_gpu_remove(nvl->nv_state.gpu_id);
+}
+
+static inline int nv_gct_file_open(nv_linux_file_private_t *nvlfp)
+{
+    mutex_init(&nvlfp->gct_lock);
+    return gct_file_open(&nvlfp->gct_file);
+}
+
+/* Tests the token, not gct_enabled(), so that each opened file is closed. */
+static inline void nv_gct_file_close(nv_linux_file_private_t *nvlfp)
+{
+    if (unlikely(nvlfp->gct_file != NULL))
+    {
+        gct_file_close(nvlfp->gct_file);
+        nvlfp->gct_file = NULL;
+    }
+}
+
+/*
+ * Reports that a mapping of a file was made, if gctgroup has made the file a bell.
+ * The page table entries are there.
+ */
+static inline void nv_gct_bell_mapped(nv_linux_file_private_t *nvlfp)
+{
+    void *bell = smp_load_acquire(&nvlfp->gct_bell);
+
+    if (unlikely(bell != NULL))
+        gct_bell_mapped(bell);
+}
+
+/* The file has no mapping any more. Tests the bell, as nv_gct_file_close() the token. */
+static inline void nv_gct_bell_close(nv_linux_file_private_t *nvlfp)
+{
+    if (unlikely(nvlfp->gct_bell != NULL))
+    {
+        gct_bell_close(nvlfp->gct_bell);
+        nvlfp->gct_bell = NULL;
+    }
+}
+
+/* Maps gctgroup's pages of a mapping, which the driver leaves alone when it maps the others. */
+static inline vm_fault_t nv_gct_pane_fault(nv_linux_file_private_t *nvlfp, struct vm_area_struct *vma)
+{
+    void *pane = smp_load_acquire(&nvlfp->gct_pane);
+
+    return unlikely(pane != NULL) ? gct_pane_fault(pane, vma) : VM_FAULT_NOPAGE;
+}
+
+/* Reports that nvidia_mmap() has mapped pages of the GPU. */
+static inline void nv_gct_pane_mapped(nv_linux_file_private_t *nvlfp, struct vm_area_struct *vma)
+{
+    void *pane = smp_load_acquire(&nvlfp->gct_pane);
+
+    if (unlikely(pane != NULL))
+        gct_pane_mapped(pane, vma);
+}
+
+/* The file has no mapping any more. Tests the pane, as nv_gct_bell_close() the bell. */
+static inline void nv_gct_pane_close(nv_linux_file_private_t *nvlfp)
+{
+    if (unlikely(nvlfp->gct_pane != NULL))
+    {
+        gct_pane_close(nvlfp->gct_pane);
+        nvlfp->gct_pane = NULL;
+    }
+}
+
+/*
+ * Returns the file whose clients RM uses, as RmIoctl() does: the one registered
+ * with this file (NV_ESC_REGISTER_FD, at most once), or this one. RM accepts a
+ * client only through the file that created it.
+ */
+static inline nv_linux_file_private_t *nv_gct_owner(nv_linux_file_private_t *nvlfp)
+{
+    nv_file_private_t *ctl = READ_ONCE(nvlfp->nvfp.ctl_nvfp);
+
+    return (ctl == NULL) ? nvlfp : nv_get_nvlfp_from_nvfp(ctl);
+}
+
+/*
+ * Serializes the ioctls of one owner that gctgroup tracks, so that it sees them in
+ * RM's order. RM serializes the ioctls of one client, too. Returns NULL if the
+ * caller is being killed.
+ */
+static inline nv_linux_file_private_t *nv_gct_lock(nv_linux_file_private_t *nvlfp)
+{
+    nv_linux_file_private_t *owner = nv_gct_owner(nvlfp);
+
+    if (mutex_lock_killable(&owner->gct_lock) != 0)
+        return NULL;
+
+    if (owner == nv_gct_owner(nvlfp))
+        return owner;
+
+    /* NV_ESC_REGISTER_FD has changed the owner. It can do so only once. */
+    mutex_unlock(&owner->gct_lock);
+    owner = nv_gct_owner(nvlfp);
+
+    return (mutex_lock_killable(&owner->gct_lock) == 0) ? owner : NULL;
+}
+
+/* noinline: nvidia_ioctl() uses no more registers and stack than before. */
+static noinline NV_STATUS nv_gct_rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv,
+                                          nv_linux_file_private_t *nvlfp,
+                                          NvU32 cmd, void *arg, NvU32 size)
+{
+    nv_linux_file_private_t *owner = nv_gct_lock(nvlfp);
+    struct gct_call call;
+    NV_STATUS status;
+
+    if (owner == NULL)
+        return NV_ERR_SIGNAL_PENDING;
+
+    if (gct_ioctl_enter(owner->gct_file, cmd, arg, size, &call) == 0)
+    {
+        status = rm_ioctl(sp, nv, &nvlfp->nvfp, cmd, arg, size);
+        gct_ioctl_leave(owner->gct_file, cmd, arg, size, &call, status);
+    }
+    else
+    {
+        /* A limit forbids the ioctl. The structure has the status. */
+        status = NV_OK;
+    }
+    mutex_unlock(&owner->gct_lock);
+
+    return status;
+}
+
+/*
+ * Copies parameters that gctgroup has read before: RM gets what gctgroup has read,
+ * whatever the caller has written since. gctgroup sees what RM writes back.
+ */
+static noinline NV_STATUS nv_gct_from_user(void *to, const void *from, NvU32 n)
+{
+    if (NV_COPY_FROM_USER(to, from, n) || gct_serve_read(to, from, n) != 0)
+        return NV_ERR_INVALID_ADDRESS;
+
+    return NV_OK;
+}
+
+static noinline void nv_gct_to_user(const void *to, const void *from, NvU32 n)
+{
+    gct_serve_write(to, from, n);
+}
+
+static noinline void nv_gct_file_found(nv_linux_file_private_t *nvlfp)
+{
+    gct_serve_file(nvlfp->gct_file);
+}
+
+static inline void nv_gct_log_line(const char *format, va_list ap)
+{
+    char line[GCT_LOG_BYTES];
+
+    gct_log_line(line, vscnprintf(line, sizeof(line), format, ap));
+}
+
+/* A macro: only the function that has the arguments may call va_start(). */
+#define nv_gct_log(format, ap)                                             \
+    do                                                                     \
+    {                                                                      \
+        if (strncmp(format, GCT_LOG_ERROR, sizeof(GCT_LOG_ERROR) - 1) == 0) \
+        {                                                                  \
+            va_start(ap, format);                                          \
+            nv_gct_log_line(format, ap);                                   \
+            va_end(ap);                                                    \
+        }                                                                  \
+    } while (0)
+
+/* Macros: only nv-dmabuf.c defines the structures. */
+#define nv_gct_dmabuf_add(priv, params, i)                                 \
+    ((gct_memory_kept(&(priv)->gct_file, (priv)->nv->gpu_id,               \
+                      (params)->index + (i), (params)->hClient,            \
+                      (params)->handles[i], (params)->sizes[i]) == 0) ?    \
+         NV_OK : NV_ERR_INSUFFICIENT_RESOURCES)
+
+#define nv_gct_dmabuf_added(priv, params)                                  \
+    do                                                                     \
+    {                                                                      \
+        const NvU32 gct_index = (params)->index;                           \
+        NvU32 gct_i;                                                       \
+        for (gct_i = 0; gct_i < (params)->numObjects; gct_i++)             \
+            gct_memory_size((priv)->gct_file, gct_index + gct_i,           \
+                            (priv)->h_client,                              \
+                            (priv)->handles[gct_index + gct_i].h_memory);  \
+    } while (0)
+
+#define nv_gct_dmabuf_free(priv)                                           \
+    do                                                                     \
+    {                                                                      \
+        if ((priv)->gct_file != NULL)                                      \
+            gct_file_close((priv)->gct_file);                              \
+    } while (0)
+
+#else
+
+static inline int gct_init(void) { return 0; }
+static inline void gct_exit(void) { }
+static inline int gct_enabled(void) { return 0; }
+static inline void nv_gct_gpu_add(void *nvl) { }
+static inline void nv_gct_gpu_remove(void *pci_dev) { }
+static inline void gct_gpu_uuid(NvU32 gpu_id, const NvU8 *uuid) { }
+static inline void gct_gpu_resumed(NvU32 gpu_id) { }
+static inline int nv_gct_file_open(void *nvlfp) { return 0; }
+static inline void nv_gct_file_close(void *nvlfp) { }
+static inline void nv_gct_bell_mapped(void *nvlfp) { }
+static inline void nv_gct_bell_close(void *nvlfp) { }
+static inline vm_fault_t nv_gct_pane_fault(void *nvlfp, void *vma) { return VM_FAULT_NOPAGE; }
+static inline void nv_gct_pane_mapped(void *nvlfp, void *vma) { }
+static inline void nv_gct_pane_close(void *nvlfp) { }
+static inline int gct_tracks(NvU32 cmd, const void *arg, NvU32 size) { return 0; }
+#define nv_gct_rm_ioctl(sp, nv, nvlfp, cmd, arg, size) \
+    rm_ioctl(sp, nv, &(nvlfp)->nvfp, cmd, arg, size)
+static inline int gct_serving(void) { return 0; }
+static inline NV_STATUS nv_gct_from_user(void *to, const void *from, NvU32 n) { return NV_OK; }
+static inline void nv_gct_to_user(const void *to, const void *from, NvU32 n) { }
+static inline void nv_gct_file_found(void *nvlfp) { }
+#define nv_gct_log(format, ap) do { } while (0)
+#define nv_gct_dmabuf_add(priv, params, i) NV_OK
+#define nv_gct_dmabuf_added(priv, params) do { } while (0)
+#define nv_gct_dmabuf_free(priv) do { } while (0)
+
+#endif /* NV_GCT */
+
+#endif /* _NV_GCT_H_ */
