@@ -10,10 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{bail, ensure, Result};
-
 use crate::gpus::Gpu;
-use crate::profiles::{Apart, Profile, Sharing};
+use crate::profiles::{Profile, Sharing};
 
 /// A slot of a profile on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,15 +47,21 @@ impl FromStr for Slot {
 /// The GPUs that offer each profile, by the profile's name.
 pub type Offers = BTreeMap<String, Vec<u32>>;
 
-/// Returns which GPUs offer which profile, and for each GPU that does not why.
-///
-/// # Errors
-///
-/// Fails if the profiles of a GPU promise more than it has: then some containers could not start,
-/// or would have less than their profile says.
-pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Result<(Offers, Vec<String>)> {
-    let mut offers = Offers::new();
-    let mut notes = Vec::new();
+/// What the GPUs offer.
+#[derive(Debug, Default)]
+pub struct Offered {
+    /// Who offers what.
+    pub offers: Offers,
+    /// For each GPU that does not offer a profile, why.
+    pub notes: Vec<String>,
+    /// The same for profiles that promise more than the GPU has: some containers could not start,
+    /// or would have less than their profile says.
+    pub mistakes: Vec<String>,
+}
+
+/// Returns which GPUs offer which profile.
+pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Offered {
+    let mut found = Offered::default();
     for profile in profiles {
         let mut on = Vec::new();
         for gpu in gpus.iter().filter(|gpu| may_use(profile, gpu)) {
@@ -65,7 +69,7 @@ pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Result<(Offers, Vec<String>
                 None => on.push(gpu.index),
                 Some(file) => {
                     let advice = gpu.advice().map(|advice| format!("; {advice}"));
-                    notes.push(format!(
+                    found.notes.push(format!(
                         "profile {}: not on GPU {}, which does not enforce {file}{}",
                         profile.name,
                         gpu.index,
@@ -74,15 +78,27 @@ pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Result<(Offers, Vec<String>
                 }
             }
         }
-        offers.insert(profile.name.clone(), on);
+        found.offers.insert(profile.name.clone(), on);
     }
     for gpu in gpus {
-        let on = |profile: &&Profile| offers[&profile.name].contains(&gpu.index);
-        let on: Vec<&Profile> = profiles.iter().filter(on).collect();
-        agree(gpu, &on)?;
-        fits(gpu, &on)?;
+        withdraw(gpu, profiles, &mut found);
     }
-    Ok((offers, notes))
+    found
+}
+
+/// Takes from a GPU's offers those that it cannot keep when all slots are taken.
+fn withdraw(gpu: &Gpu, profiles: &[Profile], found: &mut Offered) {
+    let offers = &found.offers;
+    let on = |profile: &&Profile| offers[&profile.name].contains(&gpu.index);
+    let on: Vec<&Profile> = profiles.iter().filter(on).collect();
+    for (promise, mistake) in [tpcs(gpu, &on), memory(gpu, &on)].into_iter().flatten() {
+        found.mistakes.push(mistake);
+        for profile in on.iter().filter(|profile| promise(profile) > 0) {
+            let gpus = found.offers.get_mut(&profile.name);
+            gpus.into_iter()
+                .for_each(|gpus| gpus.retain(|index| *index != gpu.index));
+        }
+    }
 }
 
 fn may_use(profile: &Profile, gpu: &Gpu) -> bool {
@@ -96,37 +112,6 @@ fn missing(profile: &Profile, gpu: &Gpu) -> Option<&'static str> {
     files.find(|file| !gpu.features.contains(*file))
 }
 
-/// Checks that the profiles of a GPU share it in the same way.
-fn agree(gpu: &Gpu, profiles: &[&Profile]) -> Result<()> {
-    for pair in profiles.windows(2) {
-        let [one, other] = pair else { continue };
-        ensure!(
-            one.share == other.share,
-            "profiles {} and {} share GPU {} in different ways: \
-             give them the same share or different gpus",
-            one.name,
-            other.name,
-            gpu.index
-        );
-    }
-    Ok(())
-}
-
-/// Checks that no GPU is offered both by profiles and to others: nobody would count both.
-///
-/// # Errors
-///
-/// Names a GPU that is.
-pub fn apart(others: &Apart, offers: &Offers) -> Result<()> {
-    for (name, gpus) in offers {
-        if let Some(gpu) = gpus.iter().find(|gpu| others.may_use(**gpu)) {
-            let whose = others.whose;
-            bail!("GPU {gpu} is for {whose} and for profile {name}: give them different gpus");
-        }
-    }
-    Ok(())
-}
-
 /// Returns the GPUs of profiles whose containers run side by side.
 pub fn under_mps(profiles: &[Profile], offers: &Offers) -> BTreeSet<u32> {
     let profiles = profiles
@@ -136,32 +121,41 @@ pub fn under_mps(profiles: &[Profile], offers: &Offers) -> BTreeSet<u32> {
     gpus.flatten().copied().collect()
 }
 
-/// Checks that all slots of the GPU can be taken at the same time.
-fn fits(gpu: &Gpu, profiles: &[&Profile]) -> Result<()> {
-    let (mut tpcs, mut memory) = (0u64, 0u64);
-    for profile in profiles {
-        let slots = u64::from(profile.slots);
-        tpcs = tpcs.saturating_add(slots.saturating_mul(profile.quota()));
-        if !profile.overcommit {
-            memory = memory.saturating_add(slots.saturating_mul(profile.memory().unwrap_or(0)));
-        }
-    }
-    let index = gpu.index;
-    if let Some(total) = gpu.tpcs {
-        ensure!(
-            tpcs <= total,
-            "the quotas of all slots of GPU {index} are {tpcs} TPCs, and it has {total}: \
+/// What all slots of a profile take of a GPU.
+type Promise = fn(&Profile) -> u64;
+
+fn sum(profiles: &[&Profile], promise: Promise) -> u64 {
+    let promised = profiles.iter().map(|profile| promise(profile));
+    promised.fold(0, u64::saturating_add)
+}
+
+/// Says it if the quotas of all slots exceed a GPU's TPCs.
+fn tpcs(gpu: &Gpu, profiles: &[&Profile]) -> Option<(Promise, String)> {
+    let promise: Promise = |profile| u64::from(profile.slots).saturating_mul(profile.quota());
+    let (index, total, sum) = (gpu.index, gpu.tpcs?, sum(profiles, promise));
+    let mistake = || {
+        format!(
+            "the quotas of all slots of GPU {index} are {sum} TPCs, and it has {total}: \
              lower slots or tpc.quota, or give profiles different gpus"
-        );
-    }
-    if let Some(total) = gpu.memory {
-        ensure!(
-            memory <= total,
-            "the memory of all slots of GPU {index} is {memory} bytes, and it has {total}: \
+        )
+    };
+    (sum > total).then(|| (promise, mistake()))
+}
+
+/// Says it if the memory of all slots exceeds a GPU's.
+fn memory(gpu: &Gpu, profiles: &[&Profile]) -> Option<(Promise, String)> {
+    let promise: Promise = |profile| match profile.overcommit {
+        true => 0,
+        false => u64::from(profile.slots).saturating_mul(profile.memory().unwrap_or(0)),
+    };
+    let (index, total, sum) = (gpu.index, gpu.memory?, sum(profiles, promise));
+    let mistake = || {
+        format!(
+            "the memory of all slots of GPU {index} is {sum} bytes, and it has {total}: \
              lower slots or gmem.limit, or say overcommit = true"
-        );
-    }
-    Ok(())
+        )
+    };
+    (sum > total).then(|| (promise, mistake()))
 }
 
 /// Returns the slots of a profile on the GPUs that offer it.
@@ -186,8 +180,12 @@ mod tests {
         }
     }
 
-    fn offered(text: &str) -> Result<(Offers, Vec<String>)> {
+    fn offered(text: &str) -> Offered {
         offers(&profiles::parse(text).unwrap(), &[gpu(0), gpu(1)])
+    }
+
+    fn mistakes(text: &str) -> String {
+        offered(text).mistakes.join("; ")
     }
 
     #[test]
@@ -210,21 +208,21 @@ mod tests {
             ..gpu(0)
         };
         let profiles = profiles::parse("[profile.a]\ntpc.quota = 8").unwrap();
-        let (of_unused, notes) = offers(&profiles, std::slice::from_ref(&unused)).unwrap();
-        assert_eq!(of_unused["a"], [] as [u32; 0]);
-        assert!(notes[0].contains("run nvidia-smi"), "{}", notes[0]);
+        let found = offers(&profiles, std::slice::from_ref(&unused));
+        assert_eq!(found.offers["a"], [] as [u32; 0]);
+        assert!(found.notes[0].contains("run nvidia-smi"), "{found:?}");
         // One whose TPCs are of no use to the driver.
         let mut other = unused;
         other.features.remove("channel.owned");
-        let (_, notes) = offers(&profiles, &[other]).unwrap();
-        assert!(!notes[0].contains("nvidia-smi"), "{}", notes[0]);
+        let found = offers(&profiles, &[other]);
+        assert!(!found.notes[0].contains("nvidia-smi"), "{found:?}");
     }
 
     #[test]
     fn a_gpu_offers_what_it_enforces() {
         let text = "[profile.a]\nslots = 2\ngmem.limit = '1G'\n[profile.b]\ncompute.weight = 5\n\
                     [profile.c]\ngpus = [1, 7]\n";
-        let (offers, notes) = offered(text).unwrap();
+        let Offered { offers, notes, .. } = offered(text);
         assert_eq!(offers["a"], [0, 1]);
         assert_eq!(offers["b"], [] as [u32; 0]);
         assert_eq!(offers["c"], [1]);
@@ -244,53 +242,51 @@ mod tests {
     fn the_slots_of_all_profiles_fit_at_the_same_time() {
         let quotas =
             |a, b| format!("[profile.a]\nslots=4\ntpc.quota={a}\n[profile.b]\ntpc.quota={b}\n");
-        assert!(offered(&quotas(8, 34)).is_ok());
-        let error = offered(&quotas(8, 35)).unwrap_err().to_string();
+        assert_eq!(mistakes(&quotas(8, 34)), "");
+        let error = mistakes(&quotas(8, 35));
         assert!(error.contains("GPU 0 are 67 TPCs"), "{error}");
         // On different GPUs they do.
         let apart = quotas(8, 35).replace("[profile.b]", "gpus=[0]\n[profile.b]\ngpus=[1]");
-        assert!(offered(&apart).is_ok());
+        assert_eq!(mistakes(&apart), "");
     }
 
     #[test]
-    fn the_profiles_of_a_gpu_share_it_in_one_way() {
-        let text = "[profile.a]\nshare='mps'\n[profile.b]\nshare='turns'\n";
-        let error = offered(text).unwrap_err().to_string();
-        assert!(error.contains("a and b share GPU 0"), "{error}");
-        let apart = text
-            .replace("'turns'", "'turns'\ngpus=[1]")
-            .replace("'mps'", "'mps'\ngpus=[0]");
-        let (offers, _) = offered(&apart).unwrap();
-        let profiles = profiles::parse(&apart).unwrap();
-        assert_eq!(under_mps(&profiles, &offers), BTreeSet::from([0]));
-        let same = text.replace("turns", "mps");
-        assert!(offered(&same).is_ok());
-    }
-
-    #[test]
-    fn claims_and_profiles_have_different_gpus() {
-        let (offers, _) = offered("[profile.a]\ngpus=[0]\n").unwrap();
-        let claims = |gpus| Apart {
-            whose: "claims",
-            gpus,
-            ..Apart::default()
+    fn a_mistake_that_shows_late_costs_the_profiles_concerned() {
+        let text = "[profile.a]\nslots=4\ngmem.limit='1G'\n\
+                    [profile.b]\ntpc.quota=40\n[profile.c]\ntpc.quota=40\ngpus=[0]\n";
+        let profiles = profiles::parse(text).unwrap();
+        let unused = Gpu {
+            features: ["gmem.limit".to_owned(), "channel.owned".to_owned()].into(),
+            tpcs: None,
+            ..gpu(0)
         };
-        assert!(apart(&claims(Some(vec![1])), &offers).is_ok());
-        for both in [None, Some(vec![1, 0])] {
-            let error = apart(&claims(both), &offers).unwrap_err().to_string();
-            assert!(
-                error.contains("GPU 0 is for claims and for profile a"),
-                "{error}"
-            );
-        }
+        let found = offers(&profiles, &[unused, gpu(1)]);
+        assert_eq!(found.mistakes, [""; 0]);
+        assert_eq!(
+            (&found.offers["a"], &found.offers["b"]),
+            (&vec![0, 1], &vec![1])
+        );
+        // Its first program has run.
+        let found = offers(&profiles, &[gpu(0), gpu(1)]);
+        assert!(found.mistakes[0].contains("GPU 0 are 80 TPCs"), "{found:?}");
+        let on = ["a", "b", "c"].map(|name| found.offers[name].clone());
+        assert_eq!(on, [vec![0, 1], vec![1], vec![]]);
+    }
+
+    #[test]
+    fn the_gpus_of_profiles_under_mps_have_a_daemon() {
+        let text = "[profile.a]\nshare='mps'\ngpus=[0]\n[profile.b]\ngpus=[1]\n";
+        let offers = offered(text).offers;
+        let profiles = profiles::parse(text).unwrap();
+        assert_eq!(under_mps(&profiles, &offers), BTreeSet::from([0]));
     }
 
     #[test]
     fn memory_is_overcommitted_only_if_the_profile_says_so() {
         let text = "[profile.a]\nslots=3\ngmem.limit='40G'\n";
-        let error = offered(text).unwrap_err().to_string();
+        let error = mistakes(text);
         assert!(error.contains("overcommit = true"), "{error}");
-        assert!(offered(&format!("{text}overcommit = true\n")).is_ok());
-        assert!(offered(&text.replace('3', "2")).is_ok());
+        assert_eq!(mistakes(&format!("{text}overcommit = true\n")), "");
+        assert_eq!(mistakes(&text.replace('3', "2")), "");
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError};
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 use gct_client::one_line;
 use gct_kubelet::group::PodContainer;
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::cdi::Host;
 use crate::gpus::{self, Fault, Gpu, Offer};
 use crate::groups;
-use crate::inventory::{self, Offers};
+use crate::inventory::{self, Offered, Offers};
 use crate::mps::Watch;
 use crate::nvml;
 use crate::profiles::{Apart, Profile, Sharing};
@@ -71,8 +71,8 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// Fails if the profiles promise more than the GPUs have, and if a spec cannot be written. All
-    /// devices are unhealthy then.
+    /// Fails if profiles promise more than a GPU has, which then does not offer them; and if a spec
+    /// cannot be written. All devices are unhealthy then.
     pub fn pass(&mut self, pods: Option<&HashSet<PodContainer>>) -> Result<()> {
         let mut messages = BTreeSet::new();
         let seen = self.look(&mut messages);
@@ -96,6 +96,10 @@ impl Keeper {
                 messages.insert(format!("groups: {}", one_line(error.as_ref())));
             }
         }
+        let seen = seen.and_then(|mistakes| match &mistakes[..] {
+            [] => Ok(()),
+            _ => bail!(mistakes.join("; ")),
+        });
         if let Err(error) = &seen {
             messages.insert(one_line(error.as_ref()));
         }
@@ -106,14 +110,15 @@ impl Keeper {
         seen
     }
 
-    fn look(&mut self, messages: &mut BTreeSet<String>) -> Result<()> {
+    /// Looks at the GPUs. Returns what profiles promise and a GPU cannot keep.
+    fn look(&mut self, messages: &mut BTreeSet<String>) -> Result<Vec<String>> {
         let tree = self.host.places.tree();
         let mut present = match gpus::read(&tree, &self.host.sys) {
             Ok(present) => present,
             Err(error) => {
                 messages.insert(one_line(&error));
                 self.announce(&Health::new());
-                return Ok(());
+                return Ok(Vec::new());
             }
         };
         let addresses = present.iter().map(|gpu| gpu.pci.clone()).collect();
@@ -135,7 +140,11 @@ impl Keeper {
             .iter()
             .map(|(profile, _)| profile.clone())
             .collect();
-        let (offers, notes) = inventory::offers(&profiles, &known)?;
+        let Offered {
+            offers,
+            notes,
+            mistakes,
+        } = inventory::offers(&profiles, &known);
         messages.extend(notes);
         for profile in &profiles {
             let on = known
@@ -144,15 +153,8 @@ impl Keeper {
             self.host.write(profile, &on.collect::<Vec<_>>())?;
         }
         for (apart, _) in &self.apart {
-            inventory::apart(apart, &offers)?;
-        }
-        let claims = self.apart.iter().find(|(apart, _)| apart.whose == "claims");
-        if let Some((claims, _)) = claims {
-            for gpu in known.iter().filter(|gpu| claims.may_use(gpu.index)) {
-                let advice = gpu.advice();
-                let note = |advice| format!("claims: not on GPU {}; {advice}", gpu.index);
-                messages.extend(advice.map(note));
-            }
+            let meant = known.iter().filter(|gpu| apart.may_use(gpu.index));
+            messages.extend(meant.filter_map(|gpu| unknown_tpcs(apart, gpu)));
         }
         let mut under_mps = inventory::under_mps(&profiles, &offers);
         for (apart, _) in &self.apart {
@@ -174,7 +176,7 @@ impl Keeper {
         }
         self.offers = offers;
         self.announce(&health);
-        Ok(())
+        Ok(mistakes)
     }
 
     /// Tells the kubelet the slots, the API server the GPUs of claims, and the runtime's plugin
@@ -216,10 +218,53 @@ impl Keeper {
     }
 }
 
+/// Says it if what is enforced on a GPU waits for its TPCs.
+fn unknown_tpcs(apart: &Apart, gpu: &Gpu) -> Option<String> {
+    let advice = gpu.advice()?;
+    let (whose, index) = (apart.whose, gpu.index);
+    // A claim would consume no TPCs, and have no quota ever. Annotations ask for none.
+    let without = match whose {
+        "claims" => "not",
+        _ => "no limit on TPCs",
+    };
+    Some(format!("{whose}: {without} on GPU {index}; {advice}"))
+}
+
 fn is_healthy(health: &Health, gpu: u32) -> bool {
     health.get(&gpu).is_some_and(Option::is_none)
 }
 
 fn log(message: &str) {
     eprintln!("gct-device-plugin: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_tpcs_are_said_for_claims_and_for_annotations() {
+        let mut gpu = Gpu {
+            features: ["channel.owned".to_owned()].into(),
+            ..Gpu::default()
+        };
+        let said = |gpu: &Gpu| {
+            ["claims", "annotations"].map(|whose| {
+                let apart = Apart {
+                    whose,
+                    ..Apart::default()
+                };
+                unknown_tpcs(&apart, gpu).unwrap_or_default()
+            })
+        };
+        let [claims, annotations] = said(&gpu);
+        assert!(
+            claims.starts_with("claims: not on GPU 0; its TPCs are unknown"),
+            "{claims}"
+        );
+        let says = "annotations: no limit on TPCs on GPU 0; its TPCs are unknown";
+        assert!(annotations.starts_with(says), "{annotations}");
+        gpu.tpcs = Some(66);
+        assert_eq!(said(&gpu), ["", ""]);
+    }
 }

@@ -31,6 +31,8 @@ use gct_core::iface::files::{self, Entry, Mode};
 use gct_core::iface::{File, Place, Value};
 use toml::{Table, Value as Toml};
 
+mod meets;
+
 /// Prefix of the names of resources, and vendor of the CDI devices.
 pub const VENDOR: &str = "gctgroup.dev";
 
@@ -147,14 +149,6 @@ impl Apart {
     pub fn may_use(&self, gpu: u32) -> bool {
         self.gpus.as_ref().is_none_or(|gpus| gpus.contains(&gpu))
     }
-
-    /// Returns whether a GPU may be in both.
-    fn meets(&self, other: &Self) -> bool {
-        match (&self.gpus, &other.gpus) {
-            (Some(gpus), Some(_)) => gpus.iter().any(|gpu| other.may_use(*gpu)),
-            _ => true,
-        }
-    }
 }
 
 /// What annotations of pods may ask for.
@@ -235,12 +229,7 @@ fn config(text: &str) -> Result<Config> {
         !config.profiles.is_empty() || config.claims.is_some() || config.annotations.is_some(),
         "there is no [profile.NAME], no [dra] and no [nri]"
     );
-    if let (Some(claims), Some(annotations)) = (&config.claims, &config.annotations) {
-        ensure!(
-            !claims.meets(&annotations.apart),
-            "a GPU is for claims and for annotations: give [dra] and [nri] different gpus"
-        );
-    }
+    meets::check(&config)?;
     Ok(config)
 }
 
@@ -395,7 +384,8 @@ mod tests {
     #[test]
     fn a_profile_has_limits_of_the_tree() {
         let text = "[profile.small]\nslots = 4\nplace = 'pack'\ngpus = [1]\novercommit = true\n\
-                    share = 'mps'\ntpc.quota = 8\ngmem.limit = '20G'\ntpc.mask = '0-9'\n[profile.plain]\n";
+                    share = 'mps'\ntpc.quota = 8\ngmem.limit = '20G'\ntpc.mask = '0-9'\n\
+                    [profile.plain]\ngpus = [0]\n";
         let profiles = parse(text).unwrap();
         assert_eq!(profiles.len(), 2);
         let small = profiles
@@ -443,8 +433,27 @@ mod tests {
             ("[nri]\ngpus = 1", "nri: gpus is a list"),
             ("[nri]\ngmem.high = 1", "nri: there is no limit gmem.high"),
             ("[nri]\ncompute.max = '1000 2000'", "compute.max is what"),
-            ("[nri]\ngpus = [1]\n[dra]", "different gpus"),
+            (
+                "[nri]\ngpus = [1]\n[dra]",
+                "GPU 1 is for claims and for annotations: give them different gpus",
+            ),
             ("[nri]\ngpus = [1]\n[dra]\ngpus = [0, 1]", "different gpus"),
+            (
+                "[dra]\n[profile.a]",
+                "every GPU is for claims and for profile a",
+            ),
+            (
+                "[nri]\n[profile.a]\ngpus = [3]",
+                "GPU 3 is for annotations and for profile a",
+            ),
+            (
+                "[dra]\ngpus = [1]\n[profile.a]\ncompute.weight = 2",
+                "GPU 1 is for claims and for profile a",
+            ),
+            (
+                "[profile.a]\nshare = 'mps'\n[profile.b]\ngpus = [2]",
+                "profiles a and b share GPU 2 in different ways",
+            ),
             ("[dra]\nslots = 1", "dra: slots is unknown"),
             ("[dra]\ngpus = 1", "gpus is a list"),
             ("[profile]\na = 1", "profile a: a profile is a table"),

@@ -103,7 +103,11 @@ fn limits(ask: &Ask, allowed: &Annotations, gpu: &Gpu) -> Result<Vec<Limit>> {
         .iter()
         .find(|limit| !gpu.features.contains(limit.entry.name));
     match missing {
-        Some(limit) => bail!("it does not enforce {}", limit.entry.name),
+        Some(limit) => {
+            let advice = gpu.advice().map(|advice| format!("; {advice}"));
+            let name = limit.entry.name;
+            bail!("it does not enforce {name}{}", advice.unwrap_or_default())
+        }
         None => Ok(limits),
     }
 }
