@@ -241,9 +241,16 @@ impl Host {
 
     /// Returns the edits of a container that has shares of GPUs without a spec, each with its
     /// limits.
-    pub fn share_edits(&self, profile: &str, shares: &[(Gpu, Vec<Limit>)]) -> Vec<Value> {
+    pub fn share_edits(
+        &self,
+        profile: &str,
+        slots: u32,
+        shares: &[(Gpu, Vec<Limit>)],
+    ) -> Vec<Value> {
         let of_gpu = |(gpu, limits): &(Gpu, Vec<Limit>)| {
-            self.device_edits(gpu, Sharing::Turns, share_arguments(profile, gpu, limits))
+            let mut arguments = share_arguments(profile, gpu, limits);
+            arguments.push(format!("--slots={slots}"));
+            self.device_edits(gpu, Sharing::Turns, arguments)
         };
         let devices = shares.iter().map(of_gpu);
         std::iter::once(self.common_edits())

@@ -21,6 +21,8 @@ use gct_core::iface::{files, File, Place};
 use gct_kubelet::group::PodContainer;
 use gctd_ipc::procfs::{stat_field, START};
 
+use annotated::{check_guarantee, check_slots, drop_guarantees};
+
 use crate::cgroup;
 use crate::container::{self, State};
 use crate::nri;
@@ -73,13 +75,26 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
     if let Some(claim) = &share.claim {
         check_is_free(places, &records, claim, &group)?;
     }
+    check_slots(places, &records, gpu, share, &group)?;
     if share.profile == nri::PROFILE {
         check_guarantee(places, &tree, &records, gpu, &record)?;
     }
     settle(places, &tree, &records, &record)
 }
 
-/// Gives a container that runs its group, with its shares of all GPUs. Returns whether it had none.
+/// What became of a container that runs.
+#[derive(Debug)]
+pub enum Adopted {
+    /// It had a group.
+    Before,
+    /// It has its group.
+    Now,
+    /// It has its group, which guarantees nothing: what it should cannot be had.
+    WithoutGuarantee(anyhow::Error),
+}
+
+/// Gives a container that runs its group, with its shares of all GPUs. A limit counts more than a
+/// guarantee: the container runs in any case, and would have none.
 ///
 /// # Errors
 ///
@@ -88,21 +103,37 @@ pub fn adopt(
     places: &Places,
     state: &State,
     shares: impl Iterator<Item = (u32, Share)>,
-) -> Result<bool> {
+) -> Result<Adopted> {
     let tree = places.tree();
     let records = Records::lock(&places.state)?;
     let group = state.group();
     if records.read(&group).is_some() {
-        return Ok(false);
+        return Ok(Adopted::Before);
     }
-    let mut record = new_record(places, state, group)?;
+    let mut record = new_record(places, state, group.clone())?;
     let own = record.cgroup.of_container(&state.id);
     record.cgroup = own.context("its first process has ended")?;
+    let mut lost = None;
     for (gpu, share) in shares {
+        check_slots(places, &records, gpu, &share, &group)?;
         shares::add(record.gpus.entry(gpu).or_default(), &share)?;
-        check_guarantee(places, &tree, &records, gpu, &record)?;
+        if let Err(error) = check_guarantee(places, &tree, &records, gpu, &record) {
+            drop_guarantees(record.gpus.entry(gpu).or_default().iter_mut());
+            lost.get_or_insert(error);
+        }
     }
-    settle(places, &tree, &records, &record).map(|()| true)
+    if let Err(error) = settle(places, &tree, &records, &record) {
+        // A record that stays is one for `reconcile`.
+        let is_left = records.read(&group).is_some();
+        if is_left || !drop_guarantees(record.gpus.values_mut().flatten()) {
+            return Err(error);
+        }
+        if settle(places, &tree, &records, &record).is_err() {
+            return Err(error);
+        }
+        lost.get_or_insert(error);
+    }
+    Ok(lost.map_or(Adopted::Now, Adopted::WithoutGuarantee))
 }
 
 /// Writes a record and makes its group, or leaves neither.
@@ -131,47 +162,6 @@ fn check_is_free(places: &Places, records: &Records, claim: &str, group: &str) -
         );
     }
     Ok(())
-}
-
-/// Checks that the memory that annotations guarantee fits in a GPU, with that of the container of a
-/// record. The scheduler of annotations counts elsewhere, or not at all.
-fn check_guarantee(
-    places: &Places,
-    tree: &Tree,
-    records: &Records,
-    gpu: u32,
-    record: &Record,
-) -> Result<()> {
-    let own = guarantee(record, gpu);
-    if own == 0 {
-        return Ok(());
-    }
-    let others = records.all()?.into_iter();
-    let others =
-        others.filter(|other| other.group != record.group && !is_gone(places, other, None));
-    let taken = others.fold(0u64, |sum, other| {
-        sum.saturating_add(guarantee(&other, gpu))
-    });
-    let total: u64 = match tree.read(&Target::Gpu(gpu), files::entry(File::GpuMemoryTotal))? {
-        Content::Line(line) => line.parse()?,
-        _ => bail!("the memory of GPU {gpu} is unknown"),
-    };
-    ensure!(
-        taken.saturating_add(own) <= total,
-        "GPU {gpu} has {total} bytes, of which {taken} are guaranteed to other containers: \
-         {own} more cannot be"
-    );
-    Ok(())
-}
-
-/// Returns the memory of a GPU that annotations guarantee a container.
-fn guarantee(record: &Record, gpu: u32) -> u64 {
-    let shares = record.gpus.get(&gpu).into_iter().flatten();
-    let annotated = shares.filter(|share| share.profile == nri::PROFILE);
-    let low = files::entry(File::GmemLow).name;
-    let limits = annotated.flat_map(|share| &share.limits);
-    let low = limits.filter(|(file, _)| file == low);
-    low.filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
 }
 
 /// Returns whether a container has a record, and so a group now or after the next pass.
@@ -348,6 +338,8 @@ fn started(proc: &Path, pid: u32) -> Option<u64> {
     let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
     stat_field(&stat, START)?.parse().ok()
 }
+
+mod annotated;
 
 #[cfg(test)]
 mod tests;

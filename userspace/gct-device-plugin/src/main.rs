@@ -150,6 +150,10 @@ struct Bind {
     #[arg(long, value_name = "NAME")]
     claim: Option<String>,
 
+    /// The most containers of the profile on that GPU, where nobody else counts them.
+    #[arg(long, value_name = "COUNT")]
+    slots: Option<u32>,
+
     /// A limit on that GPU.
     #[arg(long = "limit", value_name = "FILE=VALUE")]
     limits: Vec<String>,
@@ -203,6 +207,7 @@ fn bind(options: &Bind) -> Result<()> {
         limits: limits.collect::<Result<_>>()?,
         mps: options.mps,
         claim: options.claim.clone(),
+        slots: options.slots,
     };
     let state = state()?;
     let user_mode = options.places.dir.is_some();

@@ -19,6 +19,7 @@ pub mod api;
 pub mod plugin;
 pub mod shares;
 pub mod trunk;
+mod worker;
 
 /// What the records call the shares of annotations. No profile has such a name.
 pub const PROFILE: &str = "nri:annotations";

@@ -17,6 +17,7 @@
 //!
 //! [nri]                           # GPUs for pods with annotations, and for nobody else
 //! gpus = [4]                      # by default all
+//! slots = 32                      # containers on one GPU
 //! gmem.limit = "40G"              # the most that annotations may ask for
 //! gmem.low = "10G"                # the most that they may be guaranteed; by default nothing
 //! gmem.pageable = 1               # any other limit: that of each of their containers
@@ -38,6 +39,8 @@ pub const VENDOR: &str = "gctgroup.dev";
 
 /// Most slots of a profile on a GPU. The kubelet gets a line for each.
 const SLOTS_MAX: u32 = 1024;
+/// Most containers on a GPU by annotations, by default.
+const ANNOTATED_SLOTS: u32 = 32;
 /// Longest name of a profile. With its annotation's prefix it fits in 63 characters.
 const NAME_MAX: usize = 40;
 
@@ -156,6 +159,8 @@ impl Apart {
 pub struct Annotations {
     /// The GPUs.
     pub apart: Apart,
+    /// The most containers on one GPU.
+    pub slots: u32,
     /// Most bytes of a container's `gmem.limit`; `None` for the GPU's memory.
     pub limit: Option<u64>,
     /// Most bytes of a container's `gmem.low`; `None` guarantees nothing, whatever is asked for.
@@ -242,6 +247,19 @@ fn share(table: &mut Table) -> Result<Sharing> {
     }
 }
 
+/// Takes the number of containers on a GPU out of a table.
+fn slots(table: &mut Table) -> Result<Option<u32>> {
+    let Some(slots) = table.remove("slots") else {
+        return Ok(None);
+    };
+    let slots = slots.as_integer();
+    let slots = slots.and_then(|slots| u32::try_from(slots).ok());
+    let slots = slots.filter(|slots| (1..=SLOTS_MAX).contains(slots));
+    slots
+        .with_context(|| format!("slots is a number from 1 to {SLOTS_MAX}"))
+        .map(Some)
+}
+
 /// Takes the list of GPUs out of a table.
 fn gpus(table: &mut Table) -> Result<Option<Vec<u32>>> {
     let Some(gpus) = table.remove("gpus") else {
@@ -263,6 +281,7 @@ fn annotations(mut table: Table) -> Result<Annotations> {
             gpus: gpus(&mut table)?,
             share: Sharing::Turns,
         },
+        slots: slots(&mut table)?.unwrap_or(ANNOTATED_SLOTS),
         limit: None,
         low: None,
         others: Vec::new(),
@@ -313,14 +332,7 @@ fn profile(name: &str, value: Toml) -> Result<Profile> {
         share: Sharing::Turns,
         limits: Vec::new(),
     };
-    if let Some(slots) = table.remove("slots") {
-        let slots = slots
-            .as_integer()
-            .and_then(|slots| u32::try_from(slots).ok());
-        let slots = slots.filter(|slots| (1..=SLOTS_MAX).contains(slots));
-        profile.slots =
-            slots.with_context(|| format!("slots is a number from 1 to {SLOTS_MAX}"))?;
-    }
+    profile.slots = slots(&mut table)?.unwrap_or(1);
     if let Some(place) = table.remove("place") {
         profile.place = match place.as_str() {
             Some("spread") => Placement::Spread,
@@ -412,14 +424,17 @@ mod tests {
     #[test]
     fn annotations_have_maxima_and_limits() {
         let nri = |text: &str| config(text).unwrap().annotations.unwrap();
-        let found = nri("[nri]\ngpus = [1]\ngmem.limit = '40G'\ngmem.low = '10G'\n\
-                         gmem.pageable = 1\ntpc.mask = '0-9'\n[dra]\ngpus = [0]");
+        let found = nri(
+            "[nri]\ngpus = [1]\nslots = 4\ngmem.limit = '40G'\ngmem.low = '10G'\n\
+                         gmem.pageable = 1\ntpc.mask = '0-9'\n[dra]\ngpus = [0]",
+        );
         assert_eq!((found.limit, found.low), (Some(40 << 30), Some(10 << 30)));
         let others: Vec<&str> = found.others.iter().map(|limit| limit.entry.name).collect();
         assert_eq!(others, ["tpc.mask", "gmem.pageable"]);
         assert!(found.apart.may_use(1) && !found.apart.may_use(0));
         let all = nri("[nri]");
         assert_eq!((all.limit, all.low, all.others), (None, None, vec![]));
+        assert_eq!((found.slots, all.slots), (4, 32));
         assert_eq!(nri("[nri]\ngmem.low = 'max'").low, Some(u64::MAX));
     }
 
@@ -431,6 +446,7 @@ mod tests {
             ("[profiles.a]", "profiles is unknown"),
             ("profile = 1", "write [profile.NAME], [dra] or [nri]"),
             ("[nri]\ngpus = 1", "nri: gpus is a list"),
+            ("[nri]\nslots = 0", "nri: slots is a number from 1 to 1024"),
             ("[nri]\ngmem.high = 1", "nri: there is no limit gmem.high"),
             ("[nri]\ncompute.max = '1000 2000'", "compute.max is what"),
             (

@@ -36,6 +36,10 @@ pub struct Share {
     /// The claim's device that it is, which no other container may have.
     #[serde(default)]
     pub claim: Option<String>,
+    /// The most containers that may have a share of its profile on the GPU, where the kubelet does
+    /// not count them.
+    #[serde(default)]
+    pub slots: Option<u32>,
 }
 
 /// A container with a group.
@@ -128,6 +132,11 @@ impl Records {
         Ok(records)
     }
 
+    /// Returns whether a group has a record, without waiting for anybody.
+    pub fn exists(directory: &Path, group: &str) -> bool {
+        path(directory, group).exists()
+    }
+
     /// Returns the record of a group.
     pub fn read(&self, group: &str) -> Option<Record> {
         let text = fs::read(self.path(group)).ok()?;
@@ -162,8 +171,12 @@ impl Records {
         }
     }
 
-    /// Names may contain dots, so the extension is added and not replaced.
     fn path(&self, group: &str) -> PathBuf {
-        self.directory.join(format!("{group}.json"))
+        path(&self.directory, group)
     }
+}
+
+/// Returns where a record is. Names may contain dots, so the extension is added and not replaced.
+fn path(directory: &Path, group: &str) -> PathBuf {
+    directory.join(format!("{group}.json"))
 }

@@ -105,6 +105,7 @@ mod tests {
                 .collect(),
             mps: false,
             claim: claim.map(str::to_owned),
+            slots: None,
         }
     }
 

@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use common::{pod, until, Node, Runtime};
-use gct_device_plugin::nri::api::{ContainerAdjustment, Hook, Hooks};
+use gct_device_plugin::nri::api::{Container, ContainerAdjustment, Hook, Hooks, PodSandbox};
 use gctd::testing::Daemon;
 use serde_json::json;
 
@@ -315,39 +315,64 @@ async fn a_pid_that_another_container_has_by_now_is_not_adopted() {
     assert_eq!(bound, [""; 0]);
 }
 
+/// A pod that asks for a guarantee on some GPUs.
+fn asks(n: u32, gpus: &str) -> (PodSandbox, Container) {
+    let devices = "nvidia.com/container.main.gpus.devices";
+    pod(n, &[(REQUEST, "150Mi"), (devices, gpus)])
+}
+
 #[tokio::test]
 async fn one_gpu_that_cannot_be_had_leaves_no_half_of_a_container() {
-    let profiles =
-        "[nri]\ngpus = [0, 1]\ngmem.limit = '200M'\ngmem.low = '160M'\n[profile.x]\ngpus = [7]\n";
-    let node = node("half", profiles);
-    let devices = "nvidia.com/container.main.gpus.devices";
-    // The guarantees of GPU 1 are taken.
-    let taken = pod(2, &[(REQUEST, "150Mi"), (devices, "1")]);
-    let both = pod(1, &[(REQUEST, "150Mi"), (devices, "0,1")]);
+    let node = node("half", "[nri]\ngpus = [0, 1]\nslots = 1\n");
+    let (taken, both) = (asks(2, "1"), asks(1, "0,1"));
     for n in [1, 2] {
         node.make(n);
     }
-    let socket = node.folder.join("nri.sock");
-    let runtime = Runtime::start(&socket, std::slice::from_ref(&taken)).await;
-    until("the first", || !node.groups().is_empty()).await;
-    drop(runtime);
-    let _runtime = Runtime::start(&socket, &[taken, both]).await;
+    let _runtime = Runtime::start(&node.folder.join("nri.sock"), &[taken, both]).await;
+    let says = "default/pod1/main is not adopted: GPU 1 has 1 containers by annotations";
+    until("it says so", || node.file("plugin.log").contains(says)).await;
+    assert_eq!(node.groups(), ["k8s_default_pod2_main_c2"]);
+}
+
+#[tokio::test]
+async fn a_container_is_adopted_with_its_limit_if_its_guarantee_cannot_be_had() {
+    let profiles = "[nri]\ngpus = [0, 1]\ngmem.limit = '200M'\ngmem.low = '160M'\n";
+    let node = node("low", profiles);
+    // The GPU has 256 MiB.
+    let (taken, both) = (asks(2, "1"), asks(1, "0,1"));
+    for n in [1, 2] {
+        node.make(n);
+    }
+    let mut runtime = Runtime::start(&node.folder.join("nri.sock"), &[taken, both.clone()]).await;
     until("it says so", || {
-        node.file("plugin.log")
-            .contains("default/pod1/main is not adopted")
+        let log = node.file("plugin.log");
+        log.contains("adopted default/pod1/main without its guarantee (1 so far): GPU 1")
+            && log.contains("adopted default/pod2/main: programs")
     })
     .await;
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    let groups = node.groups();
-    let limits: Vec<String> = groups
-        .iter()
-        .map(|g| {
-            format!(
-                "{g}: {} {}",
-                node.read(&format!("{g}/0/gmem.limit")),
-                node.read(&format!("{g}/1/gmem.limit"))
-            )
-        })
-        .collect();
-    assert_eq!(groups, ["k8s_default_pod2_main_c2"], "{limits:?}");
+    let limits = ["0/gmem.limit", "0/gmem.low", "1/gmem.limit", "1/gmem.low"];
+    let limits = limits.map(|file| node.read(&format!("{GROUP}/{file}")));
+    let bytes = (150u64 << 20).to_string();
+    assert_eq!(limits, [&bytes, &bytes, &bytes, "0"]);
+    runtime.stopped(both).await;
+    until("the group is gone", || node.groups().len() == 1).await;
+}
+
+#[tokio::test]
+async fn a_gpu_has_so_many_containers_by_annotations_and_one_more_does_not_start() {
+    let node = node("slots", &ALLOWED.replace("[nri]", "[nri]\nslots = 2"));
+    let mut runtime = Runtime::start(&node.folder.join("nri.sock"), &[]).await;
+    let starts = async |runtime: &mut Runtime, n| {
+        let adjust = runtime.create(pod(n, &[(LIMIT, "1Mi")])).await.unwrap();
+        starts(&node, n, &adjust.unwrap())
+    };
+    for n in 1..=4 {
+        assert_eq!(starts(&mut runtime, n).await, n <= 2, "{n}");
+    }
+    assert_eq!(node.groups().len(), 2);
+    // The first two go on, and what one had is free.
+    runtime.stopped(pod(1, &[])).await;
+    until("the group is gone", || node.groups().len() == 1).await;
+    assert!(starts(&mut runtime, 3).await);
+    assert!(!starts(&mut runtime, 4).await);
 }

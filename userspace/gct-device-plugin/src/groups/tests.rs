@@ -135,6 +135,7 @@ fn share(quota: &str) -> Share {
             .into(),
         mps: false,
         claim: None,
+        slots: None,
     }
 }
 
@@ -250,6 +251,62 @@ fn a_container_that_cannot_have_its_limits_leaves_nothing() {
     let error = bind(&machine.places, &gone, 0, &share("8")).unwrap_err();
     assert!(format!("{error:#}").contains("4711"), "{error:#}");
     assert_eq!((machine.groups().len(), machine.records()), (0, 0));
+}
+
+#[test]
+fn a_container_that_runs_keeps_its_limit_without_its_quota() {
+    let machine = Machine::new("adopt-quota");
+    let share = Share {
+        limits: vec![
+            ("tpc.quota".to_owned(), "40".to_owned()),
+            ("gmem.limit".to_owned(), "4096".to_owned()),
+        ],
+        ..share("8")
+    };
+    let adopt = |n, share: &Share| {
+        let shares = [(0, share.clone())].into_iter();
+        super::adopt(&machine.places, &machine.create(n), shares)
+    };
+    assert!(matches!(adopt(1, &share), Ok(Adopted::Now)));
+    assert!(matches!(adopt(1, &share), Ok(Adopted::Before)));
+    let lost = match adopt(2, &share) {
+        Ok(Adopted::WithoutGuarantee(error)) => format!("{error:#}"),
+        other => panic!("{other:?}"),
+    };
+    assert!(lost.contains("tpc.quota"), "{lost}");
+    let files = ["tpc.quota", "gmem.limit"];
+    let limits = files.map(|file| machine.read(&format!("{}/0/{file}", group(2))));
+    assert_eq!(limits, ["none", "4096"]);
+    // What fails without a guarantee, too, leaves nothing.
+    let wrong = Share {
+        limits: vec![("gmem.limits".to_owned(), "1".to_owned())],
+        ..share
+    };
+    assert!(adopt(3, &wrong).is_err());
+    assert_eq!((machine.groups().len(), machine.records()), (2, 2));
+}
+
+#[test]
+fn a_gpu_has_so_many_containers_as_its_slots() {
+    let machine = Machine::new("slots");
+    let share = Share {
+        profile: nri::PROFILE.to_owned(),
+        slots: Some(2),
+        ..share("1")
+    };
+    let start = |n, gpu| bind(&machine.places, &machine.create(n), gpu, &share);
+    for n in [1, 2, 1] {
+        start(n, 0).unwrap();
+    }
+    let error = start(3, 0).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "GPU 0 has 2 containers by annotations, and slots of [nri] allows no more"
+    );
+    start(4, 1).unwrap();
+    assert_eq!((machine.groups().len(), machine.records()), (3, 3));
+    machine.vanish(1);
+    start(3, 0).unwrap();
 }
 
 #[test]
@@ -380,6 +437,7 @@ fn a_thousand_pods_come_and_go_and_nothing_is_left() {
         limits: vec![("gmem.limit".to_owned(), "1073741824".to_owned())],
         mps: false,
         claim: None,
+        slots: None,
     };
     let done = thread::scope(|scope| {
         let pods = (0..THREADS).map(|thread| {

@@ -3,10 +3,11 @@
 //! Registers at the runtime, and answers its calls.
 //!
 //! The runtime waits for each answer, 2 s by default, with all its containers. So whatever may wait
-//! for the tree is done in a thread of its own, and CreateContainer leaves the group to the hooks.
+//! for the tree is the worker's, and CreateContainer leaves the group to the hooks.
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,6 @@ use gct_kubelet::group::PodContainer;
 use prost::Message as _;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 
 use super::api::{
     self, ConfigureResponse, Container, ContainerRequest, CreateContainerResponse, PodSandbox,
@@ -24,13 +24,14 @@ use super::api::{
     SynchronizeResponse,
 };
 use super::trunk::{Message, Trunk, TO_PLUGIN, TO_RUNTIME};
+use super::worker::Worker;
 use super::{adjust, annotations, shares, PROFILE};
 use crate::cdi::Host;
 use crate::container::State;
 use crate::gpus::{Gpu, Offer};
-use crate::groups;
+use crate::groups::{self, Adopted};
 use crate::profiles::{Annotations, Limit};
-use crate::records::Share;
+use crate::records::{Records, Share};
 
 /// The plugin's name and its place among others. Two digits, in whose order they are asked.
 const NAME: &str = "gctgroup";
@@ -53,6 +54,9 @@ pub struct Plugin {
     /// one than its containers.
     pods: HashMap<String, PodSandbox>,
     containers: Vec<Container>,
+    worker: Worker,
+    /// Containers that were adopted without a guarantee.
+    without: Arc<AtomicU64>,
 }
 
 /// A GPU, and the limits there.
@@ -67,6 +71,8 @@ impl Plugin {
             gpus,
             pods: HashMap::new(),
             containers: Vec::new(),
+            worker: Worker::start(),
+            without: Arc::default(),
         }
     }
 
@@ -178,15 +184,38 @@ impl Plugin {
                 continue;
             }
             let name = name(pod, &container);
-            match self.shares(pod, &container) {
-                Ok(None) => {}
-                Ok(Some(shares)) => {
-                    let host = Arc::clone(&self.host);
-                    spawn_blocking(move || adopt(&host, name, &container, &shares));
-                }
-                Err(error) => log(&format!("{} is not adopted: {error:#}", shown(&name))),
+            let adopted = match self.shares(pod, &container) {
+                Ok(None) => Ok(()),
+                Ok(Some(shares)) => self.adopt(name.clone(), container, &shares),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = adopted {
+                log(&format!("{} is not adopted: {error:#}", shown(&name)));
             }
         }
+    }
+
+    /// Has a container that runs given its group, unless it has one.
+    fn adopt(&self, name: PodContainer, container: Container, shares: &Shares) -> Result<()> {
+        let share = |(gpu, limits): &(Gpu, Vec<Limit>)| {
+            let limits = limits.iter();
+            let share = Share {
+                profile: PROFILE.to_owned(),
+                limits: limits
+                    .map(|limit| (limit.entry.name.to_owned(), limit.content.to_string()))
+                    .collect(),
+                mps: false,
+                claim: None,
+                slots: Some(self.allowed.slots),
+            };
+            (gpu.index, share)
+        };
+        let shares: Vec<(u32, Share)> = shares.iter().map(share).collect();
+        let (host, without) = (Arc::clone(&self.host), Arc::clone(&self.without));
+        let state = State::of_pod(&container.id, container.pid, name.clone());
+        self.worker.adopt(&container.id, move || {
+            adopt(&host, &shown(&name), &state, shares, &without);
+        })
     }
 
     fn create(&self, payload: &[u8]) -> Result<Vec<u8>> {
@@ -194,7 +223,7 @@ impl Plugin {
         let adjust = match self.shares(&pod, &container)? {
             None => None,
             Some(shares) => {
-                let edits = self.host.share_edits(PROFILE, &shares);
+                let edits = self.host.share_edits(PROFILE, self.allowed.slots, &shares);
                 Some(adjust::adjustment(edits)?)
             }
         };
@@ -261,7 +290,8 @@ impl Plugin {
     fn release(&self, pod: &PodSandbox, container: &Container) {
         let (host, name) = (Arc::clone(&self.host), name(pod, container));
         let state = State::of_pod(&container.id, 0, name.clone());
-        spawn_blocking(move || {
+        let has_group = Records::exists(&host.places.state, &state.group());
+        self.worker.release(&container.id, has_group, move || {
             let places = &host.places;
             let released = groups::is_known(places, &state).and_then(|is_known| match is_known {
                 true => groups::release(places, &state),
@@ -275,30 +305,21 @@ impl Plugin {
 }
 
 /// Makes the group of a container that runs, unless it has one.
-fn adopt(host: &Host, name: PodContainer, container: &Container, shares: &Shares) {
-    let state = State::of_pod(&container.id, container.pid, name.clone());
-    let share = |(gpu, limits): &(Gpu, Vec<Limit>)| {
-        let limits = limits.iter();
-        let share = Share {
-            profile: PROFILE.to_owned(),
-            limits: limits
-                .map(|limit| (limit.entry.name.to_owned(), limit.content.to_string()))
-                .collect(),
-            mps: false,
-            claim: None,
-        };
-        (gpu.index, share)
+fn adopt(host: &Host, name: &str, state: &State, shares: Vec<(u32, Share)>, lost: &AtomicU64) {
+    let limits = match host.places.dir {
+        Some(_) => ": programs that run have no library, and so no limits",
+        None => "",
     };
-    match groups::adopt(&host.places, &state, shares.iter().map(share)) {
-        Ok(false) => {}
-        Ok(true) => {
-            let without = match host.places.dir {
-                Some(_) => ": programs that run have no library, and so no limits",
-                None => "",
-            };
-            log(&format!("adopted {}{without}", shown(&name)));
+    match groups::adopt(&host.places, state, shares.into_iter()) {
+        Ok(Adopted::Before) => {}
+        Ok(Adopted::Now) => log(&format!("adopted {name}{limits}")),
+        Ok(Adopted::WithoutGuarantee(error)) => {
+            let count = lost.fetch_add(1, Ordering::Relaxed) + 1;
+            log(&format!(
+                "adopted {name} without its guarantee ({count} so far): {error:#}{limits}"
+            ));
         }
-        Err(error) => log(&format!("{} is not adopted: {error:#}", shown(&name))),
+        Err(error) => log(&format!("{name} is not adopted: {error:#}")),
     }
 }
 

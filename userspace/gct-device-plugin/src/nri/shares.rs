@@ -139,6 +139,7 @@ mod tests {
     fn allowed(limit: Option<u64>, low: Option<u64>) -> Annotations {
         Annotations {
             apart: profiles::Apart::default(),
+            slots: 1,
             limit,
             low,
             others: vec![profiles::limit("gmem.pageable", "1").unwrap()],
