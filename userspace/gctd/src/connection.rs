@@ -125,7 +125,7 @@ impl Connection {
         daemon: &mut Daemon,
     ) -> Result<()> {
         let Some(versions) = VERSIONS.common(theirs) else {
-            daemon.speaks_other_versions(theirs, self.peer.credentials.pid);
+            daemon.speaks_other_versions(theirs, self.peer.credentials, self.wire.account());
             let versions = VERSIONS;
             self.wire.send(&Reply::Hello { versions })?;
             return Err(Errno::PROTO);

@@ -18,6 +18,7 @@ mod pages;
 mod pending;
 mod requests;
 mod sessions;
+mod strangers;
 mod watches;
 
 pub(crate) use pending::OnDone;

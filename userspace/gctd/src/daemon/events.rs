@@ -2,7 +2,10 @@
 
 //! Counts what the daemon could not do for its clients, and says so in the log.
 
+use super::strangers::{Line, Strangers};
 use super::Daemon;
+use crate::budget::Account;
+use crate::peer::Credentials;
 use gct_core::state::DaemonEvents;
 use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::io::Errno;
@@ -11,18 +14,12 @@ use std::time::{Duration, Instant};
 /// Least time between two messages on answers that could not be sent.
 const UNANSWERED_EVERY: Duration = Duration::from_secs(60);
 
-/// Least time between two messages on the same versions.
-const VERSIONS_EVERY: Duration = Duration::from_secs(3600);
-
-/// Most versions in the log within [`VERSIONS_EVERY`]: a client chooses what it states.
-const VERSIONS_MAX: usize = 8;
-
 /// What was counted, and when it was last logged.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     counts: DaemonEvents,
     unanswered: Option<Instant>,
-    versions: Vec<(Versions, Instant)>,
+    strangers: Strangers,
 }
 
 impl Daemon {
@@ -48,20 +45,29 @@ impl Daemon {
     }
 
     /// Records the greeting of a client that speaks no version of this daemon's.
-    pub(crate) fn speaks_other_versions(&mut self, theirs: Versions, pid: u32) {
+    pub(crate) fn speaks_other_versions(
+        &mut self,
+        theirs: Versions,
+        client: Credentials,
+        account: &Account,
+    ) {
         self.events.counts.version += 1;
         self.show_events();
-        let logged = &mut self.events.versions;
-        logged.retain(|(_, at)| at.elapsed() < VERSIONS_EVERY);
-        let is_known = logged.iter().any(|(versions, _)| *versions == theirs);
-        if is_known || logged.len() >= VERSIONS_MAX {
-            return;
+        let count = self.events.counts.version;
+        let Credentials { pid, uid } = client;
+        match self.events.strangers.greets(account, Instant::now()) {
+            Line::Name => tracing::warn!(
+                pid,
+                uid,
+                count,
+                "a program speaks protocol {theirs}, gctd {VERSIONS}: \
+                 install the same release of both"
+            ),
+            Line::More => tracing::warn!(
+                count,
+                "more programs speak other protocols than are named here within an hour"
+            ),
+            Line::None => {}
         }
-        logged.push((theirs, Instant::now()));
-        tracing::warn!(
-            pid,
-            count = self.events.counts.version,
-            "a program speaks protocol {theirs}, gctd {VERSIONS}: install the same release of both"
-        );
     }
 }
