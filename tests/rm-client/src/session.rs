@@ -271,6 +271,21 @@ impl Session {
             .map(|(channel, _)| channel)
     }
 
+    /// Allocates a channel without submissions, whose ring lies at an address of the space.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn channel_with_ring(
+        &self,
+        group: Handle,
+        engine: Engine,
+        ring: u64,
+    ) -> Result<Handle, Error> {
+        self.channel_at(group, 0, engine, ring)
+            .map(|(channel, _)| channel)
+    }
+
     /// Allocates a channel whose ring lies at an address of the space. Also returns the number of
     /// its page of positions.
     pub(crate) fn channel_at(

@@ -4,17 +4,18 @@
 
 use crate::gpus::{session, ENGINE};
 use crate::launch::{Place, PROGRAMS};
-use crate::limits::{set, FREEZE};
+use crate::limits::{path, set, FREEZE};
 use crate::owned::{count, join, no_worker, workers, NAME};
 use crate::owned_ends::session_in;
 use crate::owned_launch::{disabled, MASK};
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
-use crate::tree::{eventually, Group};
+use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Capture, Memory, Queue, Session};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("shadowed_work_is_done", work),
@@ -26,8 +27,12 @@ pub(crate) const TESTS: &[Test] = &[
     ("shadowed_not_what_shares_a_page", together),
     ("shadowed_by_a_child", forked),
     ("shadowed_while_channels_come_and_go", storm),
+    ("shadowed_while_its_channel_is_made", during),
     ("shadowed_killed_at_every_step", killed),
 ];
+
+/// Bytes of a ring.
+const RING: u64 = 0x1000;
 
 /// Runs `work` in a member of a group without limits, and writes a mask at each of its steps: the
 /// first, all TPCs, the first again and so on.
@@ -304,6 +309,53 @@ fn storm() -> Outcome {
         set(NAME, MASK, mask)?;
     }
     child.at_step()?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Makes and frees channels until a mask is there. The last one may have been allocated while the
+/// mask was written: before it was in force, and behind the search for channels from before.
+fn during() -> Outcome {
+    const ROUNDS: usize = 40;
+    let group = Group::new(NAME)?;
+    let mask = path(NAME, MASK)?;
+    let mut child = join(&group, |parent| {
+        let session = cuda_like()?;
+        let client = session.gpu().client();
+        let memory = session.gpu().alloc_memory(Memory::Device, RING)?;
+        let ring = session.map_on_gpu(memory, RING)?;
+        // The driver takes pages of memory that is mapped alone.
+        let _ring = session.gpu().map_memory(Memory::Device, memory, 0x1000)?;
+        let positions = session.positions();
+        let _positions = session
+            .gpu()
+            .map_memory(Memory::Device, positions, 0x1000)?;
+        let group = session.group(ENGINE)?;
+        for round in 1..=ROUNDS {
+            parent.step()?;
+            let channel = loop {
+                let channel = session.channel_with_ring(group, ENGINE, ring)?;
+                if tree::read(&mask)?.trim() != "all" {
+                    break channel;
+                }
+                client.free(channel)?;
+            };
+            parent.step()?;
+            let found = (count("native")?, count("cooperative")?);
+            same(&format!("round {round}"), found, (found.1, found.1))?;
+            client.free(channel)?;
+        }
+        Ok(())
+    })?;
+    for round in 0..ROUNDS {
+        child.next()?;
+        set(NAME, MASK, "all")?;
+        child.go()?;
+        thread::sleep(Duration::from_millis(round as u64 % 8));
+        set(NAME, MASK, "0-31")?;
+        child.at_step()?;
+    }
     child.go()?;
     child.finish()?;
     no_worker()
