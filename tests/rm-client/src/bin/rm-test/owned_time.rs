@@ -12,6 +12,8 @@ use crate::process::{Child, Parent};
 use crate::timing::undisturbed;
 use crate::tree::{self, eventually, Group};
 use fakegpu_record::{Event, Recorder};
+use gct_core::submit::method::incr;
+use gct_core::submit::methods::SEM_ADDR_LO;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Engine, Grid, Handle, Launcher, Mapping, Memory, Session};
 use std::sync::atomic::Ordering;
@@ -28,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
         undisturbed(|| weights(4))
     }),
     ("owned_time_duty_cycle_holds", || undisturbed(duty_cycle)),
+    ("owned_time_no_wait_for_a_word_is_billed", waits),
 ];
 
 /// The groups of these tests, and the programs of their members.
@@ -48,6 +51,8 @@ pub(crate) const PREPARED: u32 = 5;
 /// Bytes of memory for descriptors, and the offset of the word that launches release.
 const BYTES: u64 = 0x1_0000;
 const RELEASE: u64 = 0x8000;
+/// Offset of the word that a launch behind an acquire waits for.
+const GATE: u64 = 0x9000;
 
 /// A process that launches, on one channel.
 pub(crate) struct Tenant {
@@ -114,6 +119,23 @@ impl Tenant {
     pub(crate) fn launch_as_cuda(&mut self, blocks: u32) {
         let words = self.next(blocks).words_beside_companion();
         self.launcher.submit(&words);
+    }
+
+    /// Submits a launch that waits until [`open_gate`](Self::open_gate).
+    fn launch_behind_gate(&mut self, blocks: u32) {
+        /// SEM_EXECUTE waits for a word that counts up.
+        const ACQ_CIRC_GEQ: u32 = 3;
+        let gate = self.address + GATE;
+        // CAST: the halves of an address.
+        let [low, high] = [gate as u32, (gate >> 32) as u32];
+        let acquire = [incr(0, SEM_ADDR_LO, 5), low, high, 1, 0, ACQ_CIRC_GEQ];
+        let launch = self.next(blocks).words();
+        self.launcher.submit(&[&acquire[..], &launch].concat());
+    }
+
+    fn open_gate(&self) {
+        // CAST: an offset.
+        self.words.u32(GATE as usize).store(1, Ordering::Release);
     }
 
     fn next(&mut self, blocks: u32) -> &Grid {
@@ -427,5 +449,31 @@ fn duty_cycle() -> Outcome {
     let held = stat(ONE, "held_usec.max")?;
     same("held", held > 100_000, true)?;
     same("waited", stat(ONE, "waited_usec")? >= held, true)?;
+    no_worker()
+}
+
+/// Work under a duty cycle that waits for a word is held back until the word is there. On the GPU
+/// its wait would be time that its owner has used.
+fn waits() -> Outcome {
+    const WAIT: Duration = Duration::from_millis(600);
+    let [one, _other] = groups()?;
+    set(ONE, "compute.max", "50000 100000")?;
+    let mut child = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+        parent.step()?;
+        tenant.launch_behind_gate(MILLISECOND);
+        thread::sleep(WAIT);
+        tenant.wait(1)?;
+        tenant.open_gate();
+        tenant.wait(0)?;
+        parent.step()
+    })?;
+    child.next()?;
+    let before = stat(ONE, "usage_usec")?;
+    child.next()?;
+    let used = Duration::from_micros(stat(ONE, "usage_usec")? - before);
+    println!("# {used:?} of {WAIT:?}");
+    same("the wait is billed", used > WAIT / 2, false)?;
+    child.go()?;
+    child.finish()?;
     no_worker()
 }
