@@ -13,6 +13,7 @@ use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::pace::{Admission, InFlight};
 use crate::submit::gpfifo::Entry;
+use crate::submit::rewrite::fills;
 use crate::units::{Ns, Sat};
 
 /// The most entries of a ring: RM uses 22 bits of GP_PUT.
@@ -286,7 +287,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(entry) = self.tenant.entry(rings) else {
             return false;
         };
-        if !self.can_process(rings, entry, governor.may_split(), round) {
+        if !self.can_process(rings, entry, governor, round) {
             return false;
         }
         self.waiting = Some(governor.process(&mut self.stream, entry, round));
@@ -303,7 +304,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         &mut self,
         rings: &impl Rings,
         entry: u64,
-        may_split: bool,
+        governor: &Governor<S, impl Peers>,
         round: &mut Round<'_, S, W>,
     ) -> bool {
         /// The entry and the end of its batch, each behind a base.
@@ -332,9 +333,13 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             None => count,
         };
         let both = count.saturating_mul(2).saturating_add(ADDED_WORDS);
-        let need = match may_split && both <= copies.most() {
-            true => both,
-            false => placed.min(copies.most()).max(count),
+        let filled = match governor.limits().strict && count <= fills::SEGMENT_WORDS_MAX {
+            true => placed.saturating_add(fills::ADDED_WORDS),
+            false => placed,
+        };
+        let need = match governor.may_split() && both <= copies.most() {
+            true => both.max(filled).min(copies.most()),
+            false => filled.min(copies.most()).max(count),
         };
         if copies.has_room(need) {
             return true;

@@ -15,7 +15,7 @@ use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph::Memory;
 use crate::submit::occupancy;
-use crate::submit::rewrite::detached;
+use crate::submit::rewrite::{detached, fills};
 use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::QmdCall;
 use crate::units::{Blocks, Ns};
@@ -60,6 +60,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         let base = Some(stream.fetch.base());
         let read = self.read(&segment, round);
+        let segment = self.filled(segment, stream, round);
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
             self.forget_graphs();
@@ -249,6 +250,27 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.counters.keep(Reason::Unreadable);
         }
         at
+    }
+
+    /// Writes out the fills by a macro of a segment that was read, where a macro would end the
+    /// channel. Returns the segment with its words.
+    fn filled<W: Words>(
+        &self,
+        segment: Segment,
+        stream: &Stream<S, W::View>,
+        round: &mut Round<'_, S, W>,
+    ) -> Segment {
+        // CAST: widening.
+        let count = segment.words as usize;
+        let looks = self.limits().strict && count <= fills::SEGMENT_WORDS_MAX;
+        if !looks || round.copies.is_none() || !stream.tracker.is_between_bursts() {
+            return segment;
+        }
+        let longer = fills::expand(&mut round.work.words, count);
+        Segment {
+            words: u32::try_from(longer).unwrap_or(segment.words),
+            ..segment
+        }
     }
 
     /// Takes room for a copy of the words that were read, if the lane has memory for copies. Returns

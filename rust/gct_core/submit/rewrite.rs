@@ -41,6 +41,7 @@
 
 pub mod detached;
 mod emitter;
+pub mod fills;
 mod parts;
 pub mod whole;
 

@@ -6,6 +6,7 @@ mod captures;
 mod detached;
 mod encodings;
 mod fast;
+mod fills;
 mod graphs;
 mod masks;
 mod orders;

@@ -3,7 +3,7 @@
 //! CUDA's driver API, from the libcuda of the machine.
 
 use gct_ktap::{failed, Stop};
-use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void, CStr};
 use std::sync::OnceLock;
 
 /// An opaque object of the driver's: a context, stream, event, module, function or graph.
@@ -58,6 +58,7 @@ api! {
     cuMemAllocHost_v2(*mut *mut c_void, usize);
     cuMemFreeHost(*mut c_void);
     cuMemsetD32_v2(DevicePointer, c_uint, usize);
+    cuMemsetD8_v2(DevicePointer, c_uchar, usize);
     cuMemsetD32Async(DevicePointer, c_uint, usize, Handle);
     cuMemcpyHtoD_v2(DevicePointer, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, DevicePointer, usize);

@@ -22,6 +22,7 @@ pub(crate) const LIMITS: &[Test] = &[
     ("none.steps", without_limits),
     ("limits.owned", owned),
     ("limits.mask", mask),
+    ("limits.strict", strict),
     ("limits.quota", quota),
     ("limits.atoms", atoms),
     ("limits.time", time),
@@ -94,7 +95,7 @@ impl Drop for Group {
 }
 
 /// All steps that take little memory.
-const ALL: &str = "!large_memory,managed_beyond,long_launches,rounds,wild_store";
+const ALL: &str = "!large_memory,managed_beyond,long_launches,rounds,small_memset,wild_store";
 
 /// Runs a command of the shell. Returns what it prints.
 pub(crate) fn run(command: &str) -> Result<String, Stop> {
@@ -200,6 +201,21 @@ fn mask() -> Outcome {
         BTreeSet::from([disabled("0-31")?]),
     )?;
     holds("rewritten", group.stat("compute.stat", "rewritten")? > 0)
+}
+
+/// All that libcuda submits but graphs is bound under `channel.strict`, or its channel would be
+/// stopped. Little memory is filled without the macro.
+fn strict() -> Outcome {
+    let group = Group::new(&[("channel.strict", "1"), ("tpc.mask", "0-31")])?;
+    let launches =
+        launches(|| passes("!graph,large_memory,managed_beyond,long_launches,rounds,wild_store"))?;
+    same(
+        "masks",
+        masks(&launches),
+        BTreeSet::from([disabled("0-31")?]),
+    )?;
+    same("passed", group.stat("compute.stat", "passed")?, 0)?;
+    same("refused", group.stat("compute.events", "refused")?, 0)
 }
 
 /// A quota takes nothing from who is alone.

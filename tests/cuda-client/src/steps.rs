@@ -19,6 +19,7 @@ pub(crate) const STEPS: &[Test] = &[
     ("memory", memory),
     ("large_memory", large_memory),
     ("memset", memset),
+    ("small_memset", small_memset),
     ("copies", copies),
     ("pinned_host_memory", pinned),
     ("streams", streams),
@@ -180,6 +181,24 @@ fn memset() -> Outcome {
         cu!(cuCtxSynchronize())?;
     }
     same("words", buffer.read()?, vec![0x1234_5678; WORDS]).map_err(short)
+}
+
+/// Fills little memory, as CUDA does by a macro. The software GPU has none.
+fn small_memset() -> Outcome {
+    let buffer = Buffer::new(BYTES)?;
+    // SAFETY: the buffer has so many bytes.
+    unsafe {
+        cu!(cuMemsetD32_v2(buffer.0, 0, WORDS))?;
+        cu!(cuMemsetD8_v2(buffer.0, 7, 4))?;
+        cu!(cuMemsetD8_v2(buffer.0 + 256, 9, 1000))?;
+        cu!(cuMemsetD8_v2(buffer.0 + 4096, 11, 4096))?;
+        cu!(cuCtxSynchronize())?;
+    }
+    let mut expected = vec![0; WORDS];
+    expected[0] = 0x0707_0707;
+    expected[64..64 + 250].fill(0x0909_0909);
+    expected[1024..2048].fill(0x0b0b_0b0b);
+    same("words", buffer.read()?, expected).map_err(short)
 }
 
 /// Shortens a failure that shows all words.

@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_strict_runs_what_cuda_launches", cuda),
     ("owned_strict_hostile_companion", companion),
     ("owned_strict_refuses_a_replay", replay),
+    ("owned_strict_fills_without_a_macro", fills),
     ("owned_strict_alone_owns_channels", alone),
 ];
 
@@ -352,6 +353,36 @@ fn replay() -> Outcome {
         })?;
         eventually("refused", &1, refused)?;
         same("launches", place.recorder.launches_since(mark)?.len(), 0)
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// A fill as CUDA has it is done, whatever code the tenant has loaded for the macro: no macro runs.
+fn fills() -> Outcome {
+    const FILLED: usize = 0x1000;
+    let group = Group::new(NAME)?;
+    set(NAME, STRICT, "1")?;
+    let mut child = member(&group, LIST, |_| {
+        let tenant = Tenant::new(session(0)?)?;
+        let mut launcher = tenant.channel()?;
+        let at = tenant.address + FILLED as u64;
+        // CAST: the halves of an address.
+        let [low, high] = [at as u32, (at >> 32) as u32];
+        launcher.submit(&[incr(1, 0x114, 2), 0, 0x1234, incr(1, 0x11c, 2), 0, 0]);
+        for (count, word) in [(1, 7), (250, 0x0909_0909), (1024, 11)] {
+            let upload = [incr(1, 0x180, 4), 4 * count, 1, high, low];
+            let call = [incr(1, 0x1b0, 1), 0x41, incr(1, 0x3800, 2), count, word];
+            launcher.submit(&[&upload[..], &call].concat());
+            finish(&mut launcher)?;
+            let words = (0..1025).map(|index| tenant.words.u32(FILLED + 4 * index));
+            let filled = words.take_while(|at| at.load(Ordering::Acquire) == word);
+            same("words", filled.count(), count as usize)?;
+        }
+        same("passed", count("passed")?, 0)?;
+        same("refused", refused()?, 0)?;
+        tenant.launches(&mut launcher)
     })?;
     child.go()?;
     child.finish()?;
