@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Declares the structures of RM's ioctls, as in 535.261.03 and 550.163.01. `ci/test-rm.sh`
+//! Declares the structures of RM's ioctls, as in 535.261.03, 550.163.01, 580.142. `ci/test-rm.sh`
 //! compiles [`c_assertions`] against the headers of both.
 
 mod alloc;
@@ -149,6 +149,37 @@ layouts! {
         padding_end: u32,
     }
 
+    /// Maps memory into a GPU's address space, in 580.142. `nvos.h`.
+    MapMemoryDmaWithKind = "NVOS46_PARAMETERS", 64 {
+        client: u32 = "hClient",
+        device: u32 = "hDevice",
+        range: u32 = "hDma",
+        memory: u32 = "hMemory",
+        offset: u64 = "offset",
+        length: u64 = "length",
+        flags: u32 = "flags",
+        flags2: u32 = "flags2",
+        kind: u32 = "kindOverride",
+        padding: u32,
+        address: u64 = "dmaOffset",
+        status: u32 = "status",
+        padding_end: u32,
+    }
+
+    /// Unmaps it, in 580.142: all of it if the size is 0. `nvos.h`.
+    UnmapMemoryDmaWithSize = "NVOS47_PARAMETERS", 48 {
+        client: u32 = "hClient",
+        device: u32 = "hDevice",
+        range: u32 = "hDma",
+        memory: u32 = "hMemory",
+        flags: u32 = "flags",
+        padding: u32,
+        address: u64 = "dmaOffset",
+        size: u64 = "size",
+        status: u32 = "status",
+        padding_end: u32,
+    }
+
     /// Unmaps it. `nvos.h`.
     UnmapMemoryDma = "NVOS47_PARAMETERS", 40 {
         client: u32 = "hClient",
@@ -258,6 +289,8 @@ pub enum Release {
     R535,
     /// 550.163.01.
     R550,
+    /// 580.142.
+    R580,
 }
 
 impl Release {
@@ -267,7 +300,35 @@ impl Release {
         match version.split('.').next()? {
             "535" => Some(Self::R535),
             "550" => Some(Self::R550),
+            "580" => Some(Self::R580),
             _ => None,
+        }
+    }
+
+    /// Returns whether the release has another structure or number of this name than the older
+    /// ones, or none.
+    fn differs(self, name: &str) -> bool {
+        self == Self::R580
+            && matches!(
+                name,
+                "NVOS46_PARAMETERS"
+                    | "NVOS47_PARAMETERS"
+                    | "NV2080_CTRL_FB_GET_INFO_V2_PARAMS"
+                    | "nv_ioctl_export_to_dma_buf_fd_t"
+                    | "NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS"
+                    | "NV0080_CTRL_FIFO_START_SELECTED_CHANNELS_PARAMS"
+            )
+    }
+
+    /// Returns the size of a structure that had `size` bytes before the release added members at
+    /// its end.
+    pub(crate) fn size_of(self, name: &str, size: usize) -> usize {
+        match (self, name) {
+            (Self::R580, "NV_VASPACE_ALLOCATION_PARAMETERS") => 56,
+            (Self::R580, "NV_CHANNEL_ALLOC_PARAMS") => 368,
+            (Self::R580, "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS") => 3,
+            (Self::R580, "NV2080_CTRL_FB_GET_INFO_V2_PARAMS") => 1028,
+            _ => size,
         }
     }
 }
@@ -281,27 +342,45 @@ pub fn core_assertions() -> String {
 /// [`gct_core::rmapi::nv`].
 pub fn c_assertions(release: Release) -> String {
     let changed = match release {
-        Release::R535 => &[
+        Release::R535 => vec![
             Memory::DESCRIPTION,
             UvmMapExternal::DESCRIPTION,
             UvmPreferredLocation::DESCRIPTION,
-        ][..],
-        Release::R550 => &[
+        ],
+        Release::R550 => vec![
             MemoryWithNode::DESCRIPTION,
             Description {
                 size: MemoryWithNode::DESCRIPTION.size,
                 ..Memory::DESCRIPTION
             },
         ],
+        Release::R580 => vec![
+            MemoryWithNode::DESCRIPTION,
+            MapMemoryDmaWithKind::DESCRIPTION,
+            UnmapMemoryDmaWithSize::DESCRIPTION,
+            share::ExportDmaBufForMapping::DESCRIPTION,
+            UvmMapExternalMany::DESCRIPTION,
+            UvmPreferredLocationWithNode::DESCRIPTION,
+        ],
     };
-    let types = [
+    let common = [
         ESCAPES,
         alloc::COMMON,
         control::COMMON,
         share::COMMON,
         uvm::COMMON,
-        changed,
     ];
-    let own = layout::c_assertions(headers::HEADERS, &types.concat(), NUMBERS);
+    let same = |kind: &Description| !release.differs(kind.name);
+    let common = common.concat().into_iter().filter(same);
+    let types: Vec<_> = common
+        .chain(changed)
+        .map(|kind| Description {
+            size: release.size_of(kind.name, kind.size),
+            ..kind
+        })
+        .collect();
+    let numbers = NUMBERS.iter().filter(|(name, _)| !release.differs(name));
+    let numbers: Vec<_> = numbers.copied().collect();
+    let own = layout::c_assertions(headers::HEADERS, &types, &numbers);
     own + &layout::core_assertions()
 }

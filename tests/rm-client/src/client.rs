@@ -221,13 +221,36 @@ impl Client {
         class: u32,
         parameters: &mut T,
     ) -> Result<Handle, Error> {
-        let length = size(parameters);
-        // CAST: an address of this process.
-        let address = std::ptr::from_mut(parameters) as u64;
-        // SAFETY: the parameters have the length that the call says, accept any bytes, and contain
-        // no address that the driver follows.
-        let (object, status) = unsafe { self.alloc_from(parent, class, address, length) }?;
-        done(status).map(|()| object)
+        self.with_all_members(parameters, |address, length| {
+            // SAFETY: the parameters have the length that the call says, accept any bytes, and
+            // contain no address that the driver follows.
+            let (object, status) = unsafe { self.alloc_from(parent, class, address, length) }?;
+            done(status).map(|()| object)
+        })
+    }
+
+    /// Calls `call` with address and length of the parameters as this release of the driver has
+    /// them. Members that newer releases have at the end are zero.
+    fn with_all_members<T: Plain, R>(
+        &self,
+        parameters: &mut T,
+        call: impl FnOnce(u64, u32) -> R,
+    ) -> R {
+        let bytes = self.control.release().size_of(T::NAME, size_of::<T>());
+        let more = bytes.saturating_sub(size_of::<T>());
+        if more == 0 {
+            // CAST: an address of this process.
+            return call(std::ptr::from_mut(parameters) as u64, size(parameters));
+        }
+        let mut words = vec![0u64; bytes.div_ceil(8)];
+        let start = words.as_mut_ptr().cast::<T>();
+        // SAFETY: the buffer is at least as long, and aligned for any member. The type is plain.
+        unsafe { start.write(*parameters) };
+        // CAST: an address of this process; structures are far smaller than 4 GiB.
+        let result = call(start as u64, bytes as u32);
+        // SAFETY: as above; any bytes are a value of the type.
+        *parameters = unsafe { start.read() };
+        result
     }
 
     /// Allocates an object with the parameters at `address`. Returns its handle and the status.
@@ -283,19 +306,20 @@ impl Client {
         command: u32,
         parameters: &mut T,
     ) -> Result<(), Error> {
-        let mut call = abi::Control {
-            client: self.handle,
-            object,
-            command,
-            flags: 0,
-            // CAST: an address of this process.
-            parameters: std::ptr::from_mut(parameters) as u64,
-            parameters_size: size(parameters),
-            status: 0,
-        };
-        // SAFETY: as for `alloc`.
-        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_CONTROL, &mut call) }?;
-        done(call.status)
+        self.with_all_members(parameters, |address, length| {
+            let mut call = abi::Control {
+                client: self.handle,
+                object,
+                command,
+                flags: 0,
+                parameters: address,
+                parameters_size: length,
+                status: 0,
+            };
+            // SAFETY: as for `alloc`.
+            unsafe { sys::ioctl(&self.control.file, n::ESCAPE_CONTROL, &mut call) }?;
+            done(call.status)
+        })
     }
 
     /// Frees an object and its descendants. The client's own handle frees everything.

@@ -2,7 +2,7 @@
 
 //! Exports objects to files and dma-bufs, and imports them from there.
 
-use crate::abi::{share, Handle};
+use crate::abi::{share, Handle, Release};
 use crate::client::{done, Client, Control, Error};
 use crate::gpu::Gpu;
 use crate::numbers as n;
@@ -101,20 +101,38 @@ impl Gpu {
     ///
     /// Those of the driver.
     pub fn dma_buf(&self, memory: Handle, bytes: u64) -> Result<OwnedFd, Error> {
-        let mut call = share::ExportDmaBuf {
-            descriptor: -1,
-            client: self.client.handle(),
-            total: 1,
-            count: 1,
-            total_size: bytes,
-            ..Default::default()
+        let client = self.client.handle();
+        let descriptor = if self.client.control_file().release() == Release::R580 {
+            let mut call = share::ExportDmaBufForMapping {
+                descriptor: -1,
+                client,
+                total: 1,
+                count: 1,
+                total_size: bytes,
+                ..Default::default()
+            };
+            call.objects[0][0] = memory;
+            call.sizes[0][0] = bytes;
+            sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
+            done(call.status)?;
+            call.descriptor
+        } else {
+            let mut call = share::ExportDmaBuf {
+                descriptor: -1,
+                client,
+                total: 1,
+                count: 1,
+                total_size: bytes,
+                ..Default::default()
+            };
+            call.objects[0][0] = memory;
+            call.sizes[0][0] = bytes;
+            sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
+            done(call.status)?;
+            call.descriptor
         };
-        call.objects[0][0] = memory;
-        call.sizes[0][0] = bytes;
-        sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
-        done(call.status)?;
         // SAFETY: the driver has just opened the descriptor for this process, and nothing else owns
         // it.
-        Ok(unsafe { OwnedFd::from_raw_fd(call.descriptor) })
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }

@@ -40,7 +40,10 @@ pub type Number = (&'static str, u64);
 /// # Safety
 ///
 /// Every pattern of bits is a value of the type.
-pub unsafe trait Plain: Copy + Default {}
+pub unsafe trait Plain: Copy + Default {
+    /// Name of the type in C; empty for one that has none.
+    const NAME: &'static str = "";
+}
 
 macro_rules! plain {
     ($($type:ty),*) => {
@@ -85,7 +88,9 @@ macro_rules! layouts {
             };
 
             // SAFETY: all fields are plain, as checked above.
-            unsafe impl $crate::layout::Plain for $name {}
+            unsafe impl $crate::layout::Plain for $name {
+                const NAME: &'static str = $c_name;
+            }
 
             impl $crate::layout::Layout for $name {
                 const DESCRIPTION: $crate::layout::Description = $crate::layout::Description {

@@ -2,7 +2,7 @@
 
 //! Allocates what work needs: an address space, channel groups, channels, rings, doorbells.
 
-use crate::abi::{self, Handle};
+use crate::abi::{self, Handle, Release};
 use crate::client::{done, Error};
 use crate::gpu::{Gpu, Memory};
 use crate::numbers as n;
@@ -487,6 +487,21 @@ impl Session {
         address: Option<u64>,
     ) -> Result<u64, Error> {
         let client = self.gpu.client();
+        if client.control_file().release() == Release::R580 {
+            let mut call = abi::MapMemoryDmaWithKind {
+                client: client.handle(),
+                device: self.gpu.device(),
+                range,
+                memory,
+                length: bytes,
+                flags: address.map_or(0, |_| n::MAP_DMA_FIXED),
+                address: address.unwrap_or(0),
+                ..Default::default()
+            };
+            let file = client.control_file().file();
+            sys::ioctl_plain(file, n::ESCAPE_MAP_DMA, &mut call)?;
+            return done(call.status).map(|()| call.address);
+        }
         let mut call = abi::MapMemoryDma {
             client: client.handle(),
             device: self.gpu.device(),
@@ -509,6 +524,19 @@ impl Session {
     /// Those of the driver.
     pub fn unmap_in(&self, range: Handle, memory: Handle, address: u64) -> Result<(), Error> {
         let client = self.gpu.client();
+        if client.control_file().release() == Release::R580 {
+            let mut call = abi::UnmapMemoryDmaWithSize {
+                client: client.handle(),
+                device: self.gpu.device(),
+                range,
+                memory,
+                address,
+                ..Default::default()
+            };
+            let file = client.control_file().file();
+            sys::ioctl_plain(file, n::ESCAPE_UNMAP_DMA, &mut call)?;
+            return done(call.status);
+        }
         let mut call = abi::UnmapMemoryDma {
             client: client.handle(),
             device: self.gpu.device(),

@@ -21,6 +21,7 @@ pub struct Uvm {
     /// Closing it tells UVM that the process has gone.
     process: File,
     uuid: [u8; 16],
+    release: Release,
 }
 
 impl Uvm {
@@ -40,7 +41,7 @@ impl Uvm {
     /// Those of the driver; [`Error::Version`] if a structure is not known.
     pub fn open(gpu: &Gpu) -> Result<Self, Error> {
         let control = gpu.client().control_file();
-        if control.release() != Release::R535 {
+        if control.release() == Release::R550 {
             return Err(Error::Version("UVM of another release".into()));
         }
         let mut options = OpenOptions::new();
@@ -49,6 +50,7 @@ impl Uvm {
             file: options.open(NODE)?,
             process: options.open(NODE)?,
             uuid: gpu.uuid()?,
+            release: control.release(),
         };
         let mut call = abi::UvmInitialize::default();
         uvm.call(n::UVM_INITIALIZE, &mut call)?;
@@ -216,6 +218,19 @@ impl Uvm {
     ///
     /// Those of the driver.
     pub fn prefer_cpu(&self, base: usize, length: usize) -> Result<(), Error> {
+        if self.release == Release::R580 {
+            let mut call = abi::UvmPreferredLocationWithNode {
+                // CAST: an address and a size of this process.
+                base: base as u64,
+                length: length as u64,
+                location: Self::CPU,
+                // Any node.
+                node: -1,
+                ..Default::default()
+            };
+            self.call(n::UVM_PREFER, &mut call)?;
+            return done(call.status);
+        }
         let mut call = abi::UvmPreferredLocation {
             // CAST: an address and a size of this process.
             base: base as u64,
@@ -341,6 +356,20 @@ impl Uvm {
         base: u64,
         length: u64,
     ) -> Result<(), Error> {
+        if self.release == Release::R580 {
+            let mut call = abi::UvmMapExternalMany {
+                base,
+                length,
+                attributes_count: 1,
+                control: by.control_file().file().as_raw_fd(),
+                client: gpu.client().handle(),
+                memory,
+                ..Default::default()
+            };
+            call.attributes[0][0].uuid = self.uuid;
+            self.call(n::UVM_MAP_EXTERNAL, &mut call)?;
+            return done(call.status);
+        }
         let mut call = abi::UvmMapExternal {
             base,
             length,

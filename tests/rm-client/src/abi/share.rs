@@ -36,6 +36,26 @@ layouts! {
         index: u16 = "index",
     }
 
+    /// Exports memory to a dma-buf, in 580.142. `nv-ioctl.h`.
+    ExportDmaBufForMapping = "nv_ioctl_export_to_dma_buf_fd_t", 2608 {
+        descriptor: i32 = "fd",
+        client: u32 = "hClient",
+        total: u32 = "totalObjects",
+        count: u32 = "numObjects",
+        index: u32 = "index",
+        padding: u32,
+        total_size: u64 = "totalSize",
+        mapping: u8 = "mappingType",
+        allow_mmap: u8 = "bAllowMmap",
+        padding_mapping: u16,
+        objects: [[u32; 32]; 4] = "handles",
+        padding_objects: u32,
+        offsets: [[u64; 32]; 4] = "offsets",
+        sizes: [[u64; 32]; 4] = "sizes",
+        status: u32 = "status",
+        padding_end: u32,
+    }
+
     /// Exports memory to a dma-buf. `nv-ioctl.h`.
     ExportDmaBuf = "nv_ioctl_export_to_dma_buf_fd_t", 2600 {
         descriptor: i32 = "fd",

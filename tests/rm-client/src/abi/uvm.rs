@@ -122,6 +122,15 @@ layouts! {
         padding: u32,
     }
 
+    /// Says where managed memory should be, in 580.142. `uvm_ioctl.h`.
+    UvmPreferredLocationWithNode = "UVM_SET_PREFERRED_LOCATION_PARAMS", 40 {
+        base: u64 = "requestedBase",
+        length: u64 = "length",
+        location: [u8; 16] = "preferredLocation",
+        node: i32 = "preferredCpuNumaNode",
+        status: u32 = "rmStatus",
+    }
+
     /// Moves managed memory to a processor. `uvm_ioctl.h`.
     UvmMigrate = "UVM_MIGRATE_PARAMS", 80 {
         base: u64 = "base",
@@ -162,6 +171,19 @@ layouts! {
         length: u64 = "length",
         offset: u64 = "offset",
         attributes: [UvmAttributes; 32] = "perGpuAttributes",
+        attributes_count: u64 = "gpuAttributesCount",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        memory: u32 = "hMemory",
+        status: u32 = "rmStatus",
+    }
+
+    /// Maps memory at reserved addresses, in 580.142: of 256 GPUs. `uvm_ioctl.h`.
+    UvmMapExternalMany = "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS", 9264 {
+        base: u64 = "base",
+        length: u64 = "length",
+        offset: u64 = "offset",
+        attributes: [[UvmAttributes; 32]; 8] = "perGpuAttributes",
         attributes_count: u64 = "gpuAttributesCount",
         control: i32 = "rmCtrlFd",
         client: u32 = "hClient",
