@@ -2,17 +2,21 @@
 
 //! Generates the layouts and names of the driver's interface to GSP from the driver's own headers.
 //!
-//! The headers come from `$NV_SRC`, or from `build/nv/535.261.03` of this clone. Without them the
-//! build uses the committed snapshot of the same output. The snapshot lacks the long lists of
-//! names. So the workspace builds anywhere.
+//! The headers come from `$NV_SRC`, or from `build/nv/535.261.03` of this clone. The version of the
+//! headers is the version that the device speaks. Without headers the build uses the committed
+//! snapshot of the same output for 535.261.03. The snapshot lacks the long lists of names. So the
+//! workspace builds anywhere.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The driver version whose interface the device speaks.
-const VERSION: &str = "535.261.03";
+/// The driver version of the snapshot, whose interface the device speaks without headers.
+const SNAPSHOT: &str = "535.261.03";
+
+/// The driver versions whose headers layout.c and the device are written for.
+const VERSIONS: &[&str] = &[SNAPSHOT, "580.142"];
 
 /// Include folders below `src/nvidia`.
 const INCLUDES: &[&str] = &[
@@ -87,50 +91,67 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let snapshot = manifest
         .join("src/abi")
-        .join(format!("snapshot_{}.rs", VERSION.replace('.', "_")));
+        .join(format!("snapshot_{}.rs", SNAPSHOT.replace('.', "_")));
     println!("cargo:rerun-if-env-changed=NV_SRC");
     println!("cargo:rerun-if-changed=layout");
     println!("cargo:rerun-if-changed={}", snapshot.display());
 
-    let (layouts, names) = match source_tree(&manifest) {
-        Some(tree) => {
-            let layouts = layouts(&manifest, &tree, &out);
-            if fs::read_to_string(&snapshot).ok().as_deref() != Some(&layouts) {
+    let (version, layouts, names) = match source_tree(&manifest) {
+        Some((version, tree)) => {
+            let layouts = layouts(&manifest, version, &tree, &out);
+            if version == SNAPSHOT
+                && fs::read_to_string(&snapshot).ok().as_deref() != Some(&layouts)
+            {
                 println!(
                     "cargo:warning={} differs from the headers' layouts",
                     snapshot.display()
                 );
             }
-            (layouts, names(&tree))
+            (version, layouts, names(&tree))
         }
         None => (
+            SNAPSHOT,
             fs::read_to_string(&snapshot).expect("the snapshot is committed"),
             Names::default(),
         ),
     };
+    println!("cargo:rustc-env=GCT_FAKEGPU_DRIVER={version}");
     fs::write(out.join("layouts.rs"), layouts).expect("OUT_DIR is writable");
     fs::write(out.join("names.rs"), names.to_rust()).expect("OUT_DIR is writable");
 }
 
-/// Returns the driver's source tree, if there is one of the right version.
-fn source_tree(manifest: &Path) -> Option<PathBuf> {
+/// Returns the driver's source tree and its version, if there is one that the device knows.
+fn source_tree(manifest: &Path) -> Option<(&'static str, PathBuf)> {
     // The Makefile exports NV_SRC empty when it is not set.
-    let given = env::var_os("NV_SRC").filter(|path| !path.is_empty());
-    let tree = match given {
-        Some(path) => PathBuf::from(path),
-        None => manifest.join("../../../build/nv").join(VERSION),
-    };
-    let version = fs::read_to_string(tree.join("version.mk")).ok()?;
-    println!(
-        "cargo:rerun-if-changed={}",
-        tree.join("version.mk").display()
-    );
+    if let Some(given) = env::var_os("NV_SRC").filter(|path| !path.is_empty()) {
+        let tree = PathBuf::from(given);
+        if let Some(version) = known_version(&tree) {
+            return Some((version, tree));
+        }
+        println!(
+            "cargo:warning={} is no driver that the software GPU knows ({}): built for {SNAPSHOT}",
+            tree.display(),
+            VERSIONS.join(", ")
+        );
+    }
+    let tree = manifest.join("../../../build/nv").join(SNAPSHOT);
+    (known_version(&tree)? == SNAPSHOT).then_some((SNAPSHOT, tree))
+}
+
+/// Returns the version of a tree with headers, if it is one of [`VERSIONS`].
+fn known_version(tree: &Path) -> Option<&'static str> {
+    let makefile = tree.join("version.mk");
+    let text = fs::read_to_string(&makefile).ok()?;
+    println!("cargo:rerun-if-changed={}", makefile.display());
+    let mut lines = text.lines();
+    let version = lines.find_map(|line| line.strip_prefix("NVIDIA_VERSION ="))?;
     let has_headers = tree.join("src/nvidia/generated").is_dir();
-    (version.contains(VERSION) && has_headers).then_some(tree)
+    let known = VERSIONS.iter().find(|known| **known == version.trim());
+    known.copied().filter(|_| has_headers)
 }
 
 /// Compiles and runs the program that prints the layouts.
-fn layouts(manifest: &Path, tree: &Path, out: &Path) -> String {
+fn layouts(manifest: &Path, version: &str, tree: &Path, out: &Path) -> String {
     let program = out.join("layout");
     let rm = tree.join("src/nvidia");
     let mut compile = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
@@ -139,6 +160,8 @@ fn layouts(manifest: &Path, tree: &Path, out: &Path) -> String {
         .arg("-include")
         .arg(rm.join("../common/sdk/nvidia/inc/cpuopsys.h"));
     compile.args(DEFINES.iter().map(|define| format!("-D{define}")));
+    let major = version.split('.').next().unwrap_or_default();
+    compile.arg(format!("-DDRIVER={major}"));
     for include in INCLUDES {
         compile.arg("-I").arg(rm.join(include));
     }
@@ -157,7 +180,7 @@ fn layouts(manifest: &Path, tree: &Path, out: &Path) -> String {
         .expect("the layout program runs");
     assert!(output.status.success(), "the layout program failed");
     let rust = String::from_utf8(output.stdout).expect("it prints ASCII");
-    format!("// SPDX-License-Identifier: GPL-2.0 OR MIT\n// Printed by layout/layout.c, compiled against the headers of {VERSION}.\n{rust}")
+    format!("// SPDX-License-Identifier: GPL-2.0 OR MIT\n// Printed by layout/layout.c, compiled against the headers of {version}.\n{rust}")
 }
 
 /// Numbers and names of controls and classes.

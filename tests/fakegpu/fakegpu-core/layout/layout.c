@@ -55,6 +55,21 @@ extern int printf(const char *, ...);
 	       (unsigned long)sizeof(((type *)0)->member[0]), \
 	       (unsigned long)(sizeof(((type *)0)->member) / sizeof(((type *)0)->member[0])));
 #define ARRAY(type, member) ARRAY_AS(type, member, member)
+/*
+ * Members that the structure of another driver has. DRIVER is the first number of the version, from
+ * build.rs. A write to one that is missing has no effect.
+ */
+#define NO_FIELD(name) printf("    pub const %s: Field = Field::MISSING;\n", #name);
+#if DRIVER < 570
+#define FIELD_BEFORE_570(type, name, member) FIELD_AS(type, name, member)
+#define FIELD_SINCE_570(type, name, member) NO_FIELD(name)
+/* No message and no control has this number. */
+#define VALUE_SINCE_570(name) printf("pub const %s: u32 = %#x;\n", #name, -1);
+#else
+#define FIELD_BEFORE_570(type, name, member) NO_FIELD(name)
+#define FIELD_SINCE_570(type, name, member) FIELD_AS(type, name, member)
+#define VALUE_SINCE_570(name) VALUE(name)
+#endif
 #define END printf("}\n");
 #define VALUE(name) printf("pub const %s: u32 = %#lx;\n", #name, (unsigned long)(NvU32)(name));
 #define VALUE_AS(name, expression) \
@@ -182,6 +197,7 @@ static void rpcs(void)
 	VALUE(NV_VGPU_MSG_FUNCTION_SET_REGISTRY)
 	VALUE(NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL)
 	VALUE(NV_VGPU_MSG_FUNCTION_GSP_RM_ALLOC)
+	VALUE_SINCE_570(NV_VGPU_MSG_FUNCTION_INIT_GSP_TRACE_CRASH_BUFFER)
 	VALUE(NV_VGPU_MSG_EVENT_GSP_INIT_DONE)
 	VALUE(NV_VGPU_MSG_EVENT_OS_ERROR_LOG)
 }
@@ -194,12 +210,12 @@ static void static_info(void)
 	FIELD_AS(GspStaticConfigInfo, gidInfo_data, gidInfo.data)
 	FIELD_AS(GspStaticConfigInfo, numFBRegions, fbRegionInfoParams.numFBRegions)
 	ARRAY_AS(GspStaticConfigInfo, fbRegion, fbRegionInfoParams.fbRegion)
-	FIELD(GspStaticConfigInfo, computeBranding)
+	FIELD_BEFORE_570(GspStaticConfigInfo, computeBranding, computeBranding)
 	ARRAY(GspStaticConfigInfo, engineCaps)
-	FIELD_AS(GspStaticConfigInfo, SM_info_version, SM_info.version)
-	FIELD_AS(GspStaticConfigInfo, SM_info_maxWarpsPerSM, SM_info.maxWarpsPerSM)
-	FIELD_AS(GspStaticConfigInfo, SM_info_maxThreadsPerWarp, SM_info.maxThreadsPerWarp)
-	FIELD_AS(GspStaticConfigInfo, SM_info_maxSPPerSM, SM_info.maxSPPerSM)
+	FIELD_BEFORE_570(GspStaticConfigInfo, SM_info_version, SM_info.version)
+	FIELD_BEFORE_570(GspStaticConfigInfo, SM_info_maxWarpsPerSM, SM_info.maxWarpsPerSM)
+	FIELD_BEFORE_570(GspStaticConfigInfo, SM_info_maxThreadsPerWarp, SM_info.maxThreadsPerWarp)
+	FIELD_BEFORE_570(GspStaticConfigInfo, SM_info_maxSPPerSM, SM_info.maxSPPerSM)
 	FIELD(GspStaticConfigInfo, fb_length)
 	FIELD(GspStaticConfigInfo, fbio_mask)
 	FIELD(GspStaticConfigInfo, fb_bus_width)
@@ -320,11 +336,15 @@ static void rpc_names(void)
 {
 	printf("pub const RPC_NAMES: &[(u32, &str)] = &[\n");
 #undef _RPC_GLOBAL_ENUMS_H_
-#define X(unit, name) printf("    (%#lx, \"%s\"),\n", (unsigned long)NV_VGPU_MSG_FUNCTION_##name, #name);
+#define X(unit, name, ...) printf("    (%#lx, \"%s\"),\n", (unsigned long)NV_VGPU_MSG_FUNCTION_##name, #name);
+#if DRIVER < 570
 /* Events are numbered consecutively. The first entry also holds its number. */
 #define E(name) { static const unsigned long number = 0x1000 + __COUNTER__ - FIRST_COUNT; \
 		  if (number > 0x1000) printf("    (%#lx, \"%s\"),\n", number, #name); }
 	enum { FIRST_COUNT = __COUNTER__ + 1 };
+#else
+#define E(name, number) if (number > 0x1000) printf("    (%#lx, \"%s\"),\n", (unsigned long)number, #name);
+#endif
 #include "vgpu/rpc_global_enums.h"
 	printf("];\n");
 }

@@ -151,6 +151,7 @@ impl Gpu {
 
     fn boot_gsp(&mut self, parameters: u64) {
         self.registers.set(NV_PGSP_FALCON_MAILBOX0::OFFSET, 0);
+        self.set_gsp_halted(false);
         self.with_gsp(|gsp, context| gsp.boot(context, parameters));
     }
 
@@ -159,7 +160,16 @@ impl Gpu {
             log::info!("GSP has halted");
             self.registers
                 .set(NV_PGSP_FALCON_MAILBOX0::OFFSET, MAILBOX_HALTED);
+            self.set_gsp_halted(true);
         }
+    }
+
+    /// Shows whether GSP has halted. It stays active: the driver looks at that only after a start.
+    fn set_gsp_halted(&mut self, halted: bool) {
+        use NV_PGSP_RISCV_CPUCTL as Control;
+        let control = Control::from_raw(self.registers.get(Control::OFFSET))
+            .with(Control::HALTED, u32::from(halted));
+        self.registers.set(Control::OFFSET, control.raw());
     }
 }
 

@@ -3,8 +3,8 @@
 //! Generates a firmware file that the driver accepts.
 //!
 //! The driver loads GSP's firmware and hands it to the device, which ignores it here. The driver
-//! checks only a few sections of an ELF file: the version, which must be its own, an image and a
-//! signature.
+//! checks only a few sections of an ELF file: the version, which must be its own, an image, a
+//! signature and, in newer drivers, a build id.
 
 use crate::abi;
 
@@ -25,6 +25,10 @@ const SECTION_HEADER_BYTES: u16 = 64;
 const SHT_NULL: u32 = 0;
 const SHT_PROGBITS: u32 = 1;
 const SHT_STRTAB: u32 = 3;
+const SHT_NOTE: u32 = 7;
+/// The note that newer drivers copy, for their readers of GSP's logs: a name of 4 bytes, 4 bytes of
+/// description, type 3 (NT_GNU_BUILD_ID), "GNU" and the description.
+const BUILD_ID: &[u8] = b"\x04\0\0\0\x04\0\0\0\x03\0\0\0GNU\0\0\0\0\0";
 /// Machine RISC-V, relocatable file.
 const EM_RISCV: u16 = 0xf3;
 const ET_REL: u16 = 1;
@@ -58,6 +62,11 @@ pub fn image() -> Vec<u8> {
             name: ".fwsignature_gh100",
             kind: SHT_PROGBITS,
             data: vec![0x5a; SIGNATURE_BYTES],
+        },
+        Section {
+            name: ".note.gnu.build-id",
+            kind: SHT_NOTE,
+            data: BUILD_ID.to_vec(),
         },
         Section {
             name: ".shstrtab",
@@ -164,7 +173,10 @@ mod tests {
     #[test]
     fn the_driver_finds_its_sections() {
         let file = image();
-        assert_eq!(section(&file, ".fwversion"), Some(&b"535.261.03\0"[..]));
+        assert_eq!(
+            section(&file, ".fwversion"),
+            Some(format!("{}\0", abi::VERSION).as_bytes())
+        );
         assert_eq!(
             section(&file, ".fwimage").map(<[u8]>::len),
             Some(IMAGE_BYTES)
@@ -173,6 +185,7 @@ mod tests {
             section(&file, ".fwsignature_gh100").map(<[u8]>::len),
             Some(SIGNATURE_BYTES)
         );
+        assert_eq!(section(&file, ".note.gnu.build-id"), Some(BUILD_ID));
         assert_eq!(section(&file, ".fwsignature_ga100"), None);
     }
 }

@@ -348,6 +348,18 @@ fn reset_values(chip: &ChipDescription) -> Vec<(u32, u32)> {
                 .raw(),
         ),
         (
+            NV_PGSP_RISCV_IRQMASK::OFFSET,
+            NV_PGSP_RISCV_IRQMASK::default()
+                .with(NV_PGSP_RISCV_IRQMASK::SWGEN0, 1)
+                .raw(),
+        ),
+        (
+            NV_PGSP_RISCV_IRQDEST::OFFSET,
+            NV_PGSP_RISCV_IRQDEST::default()
+                .with(NV_PGSP_RISCV_IRQDEST::SWGEN0, 1)
+                .raw(),
+        ),
+        (
             NV_PGSP_FALCON_IRQDEST::OFFSET,
             NV_PGSP_FALCON_IRQDEST::default()
                 .with(NV_PGSP_FALCON_IRQDEST::SWGEN0, 1)

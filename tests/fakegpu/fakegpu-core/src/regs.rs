@@ -98,8 +98,16 @@ registers! {
     }
     /// Writing notifies GSP of new records in its queue.
     NV_PGSP_QUEUE_HEAD @ 0x110c00 {}
+    /// As NV_PGSP_FALCON_IRQMASK. Newer drivers read this one alone.
+    NV_PGSP_RISCV_IRQMASK @ 0x111528 { 6:6 SWGEN0 }
+    /// As NV_PGSP_FALCON_IRQDEST. Newer drivers read this one alone.
+    NV_PGSP_RISCV_IRQDEST @ 0x11152c { 6:6 SWGEN0 }
     /// Whether GSP runs.
-    NV_PGSP_RISCV_CPUCTL @ 0x111388 { 7:7 ACTIVE_STAT }
+    NV_PGSP_RISCV_CPUCTL @ 0x111388 {
+        /// GSP has stopped at the driver's request. Newer drivers wait for it.
+        4:4 HALTED,
+        7:7 ACTIVE_STAT,
+    }
 
     /// Confidential computing mode; off.
     NV_PGC6_AON_SECURE_SCRATCH_GROUP_20_CC @ 0x1182cc {}

@@ -142,6 +142,7 @@ pub const NV_VGPU_MSG_FUNCTION_GSP_SET_SYSTEM_INFO: u32 = 0x48;
 pub const NV_VGPU_MSG_FUNCTION_SET_REGISTRY: u32 = 0x49;
 pub const NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL: u32 = 0x4c;
 pub const NV_VGPU_MSG_FUNCTION_GSP_RM_ALLOC: u32 = 0x67;
+pub const NV_VGPU_MSG_FUNCTION_INIT_GSP_TRACE_CRASH_BUFFER: u32 = 0xffffffff;
 pub const NV_VGPU_MSG_EVENT_GSP_INIT_DONE: u32 = 0x1001;
 pub const NV_VGPU_MSG_EVENT_OS_ERROR_LOG: u32 = 0x1006;
 pub mod GspStaticConfigInfo {
@@ -274,6 +275,7 @@ pub const ENGINE_INFO_TYPE_RUNLIST_PRI_BASE: u32 = 0xb;
 pub const ENGINE_INFO_TYPE_IS_HOST_DRIVEN_ENGINE: u32 = 0xc;
 pub const ENGINE_INFO_TYPE_RUNLIST_ENGINE_ID: u32 = 0xd;
 pub const ENGINE_INFO_TYPE_CHRAM_PRI_BASE: u32 = 0xe;
+pub const NV0080_CTRL_CMD_DMA_SET_PAGE_DIRECTORY: u32 = 0x801813;
 pub const NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO: u32 = 0x20801803;
 pub const NV2080_CTRL_CMD_CE_GET_ALL_PHYSICAL_CAPS: u32 = 0x20802a0b;
 pub const NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK: u32 = 0x20802a02;
@@ -312,6 +314,13 @@ pub const NV_OK: u32 = 0;
 pub const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 pub const NV_ERR_INVALID_CLASS: u32 = 0x22;
 pub const NV_ERR_INVALID_PARAM_STRUCT: u32 = 0x3a;
+pub mod NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x20;
+    pub const physAddress: Field = Field::new(0, 8);
+    pub const flags: Field = Field::new(0xc, 4);
+    pub const hVASpace: Field = Field::new(0x10, 4);
+}
 pub mod NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS {
     use super::*;
     pub const SIZE: usize = 0xc8;
@@ -323,6 +332,23 @@ pub mod NV2080_CTRL_BUS_PCI_BAR_INFO {
     pub const SIZE: usize = 0x18;
     pub const barSize: Field = Field::new(0x4, 4);
     pub const barSizeBytes: Field = Field::new(0x8, 8);
+}
+pub mod NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0xc64;
+    pub const numEntries: Field = Field::new(0, 4);
+    pub const deviceInfoTable: Array = Array::new(0x4, 36, 88);
+}
+pub mod NV2080_CTRL_INTERNAL_DEVICE_INFO {
+    use super::*;
+    pub const SIZE: usize = 0x24;
+    pub const faultId: Field = Field::new(0, 4);
+    pub const instanceId: Field = Field::new(0x4, 4);
+    pub const typeEnum: Field = Field::new(0x8, 4);
+    pub const resetId: Field = Field::new(0xc, 4);
+    pub const isEngine: Field = Field::new(0x14, 4);
+    pub const rlEngId: Field = Field::new(0x18, 4);
+    pub const runlistPriBase: Field = Field::new(0x1c, 4);
 }
 pub mod NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS {
     use super::*;
@@ -360,6 +386,7 @@ pub mod NV2080_INTR_CATEGORY_SUBTREE_MAP {
     pub const SIZE: usize = 0x2;
     pub const subtreeStart: Field = Field::new(0, 1);
     pub const subtreeEnd: Field = Field::new(0x1, 1);
+    pub const subtreeMask: Field = Field::MISSING;
 }
 pub mod NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS {
     use super::*;

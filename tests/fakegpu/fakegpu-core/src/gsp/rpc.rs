@@ -33,6 +33,7 @@ const UNCHANGED: &[u32] = &[
     0x01, // SET_GUEST_SYSTEM_INFO
     0x2f, // UNLOADING_GUEST_DRIVER
     0x47, // CONTINUATION_RECORD
+    abi::NV_VGPU_MSG_FUNCTION_INIT_GSP_TRACE_CRASH_BUFFER,
 ];
 /// Last function number. Larger numbers are events.
 const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;

@@ -24,6 +24,9 @@ pub(super) fn observe(
 ) -> Result<(), Malformed> {
     use abi::NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS as Split;
     use abi::NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS as Pdes;
+    if command == abi::NV0080_CTRL_CMD_DMA_SET_PAGE_DIRECTORY {
+        return set_page_directory(host, objects, object, params);
+    }
     let (address, aperture) = match command {
         abi::NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES => {
             (Pdes::root_physAddress, Pdes::root_aperture)
@@ -38,6 +41,26 @@ pub(super) fn observe(
         abi::get(params, address)?,
     );
     host.set_page_directory(objects.origin(object), root);
+    Ok(())
+}
+
+/// Sets the page directory of an address space of a device. Older drivers do so by a remote call of
+/// its own.
+fn set_page_directory(
+    host: &mut Host,
+    objects: &Objects,
+    device: ObjectKey,
+    params: &[u8],
+) -> Result<(), Malformed> {
+    use abi::NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_PARAMS as Params;
+    let handle = match abi::get_u32(params, Params::hVASpace)? {
+        0 => device.handle,
+        handle => handle,
+    };
+    let space = ObjectKey { handle, ..device };
+    let in_system = abi::get_u32(params, Params::flags)? & PAGE_DIRECTORY_APERTURE != 0;
+    let root = physical(in_system, abi::get(params, Params::physAddress)?);
+    host.set_page_directory(objects.origin(space), root);
     Ok(())
 }
 

@@ -180,6 +180,44 @@ pub(super) fn memory_system(chip: &ChipDescription, out: &mut [u8]) -> Result<()
     set(out, P::ltsPerLtcCount, u64::from(chip.l2_slices_per_cache))
 }
 
+/// Fills NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE: the units of the chip, of which the model
+/// has the engines alone. Newer drivers take the fault ids of copy engines from it.
+pub(super) fn units(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
+    use NV2080_CTRL_INTERNAL_DEVICE_INFO as Unit;
+    use NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS as P;
+    out.fill(0);
+    set(out, P::numEntries, chip.engines.len() as u64)?;
+    for (index, engine) in chip.engines.iter().enumerate() {
+        let unit = P::deviceInfoTable.get(index).offset();
+        let (kind, instance) = match engine.kind {
+            EngineKind::Graphics => (0, 0),
+            EngineKind::Copy(n) => (DEV_TYPE_ENUM_LCE, n),
+        };
+        let values = [
+            (Unit::faultId, engine.mmu_fault_id),
+            (Unit::instanceId, instance),
+            (Unit::typeEnum, kind),
+            (Unit::isEngine, 1),
+            (Unit::runlistPriBase, engine.runlist_registers),
+        ];
+        for (field, value) in values {
+            set(out, field.at(unit), u64::from(value))?;
+        }
+        set(out, Unit::resetId.at(unit), index as u64)?;
+        let rank = rank_on_runlist(chip, index);
+        set(out, Unit::rlEngId.at(unit), rank as u64)?;
+    }
+    Ok(())
+}
+
+/// Returns how many engines before this one share its runlist.
+fn rank_on_runlist(chip: &ChipDescription, index: usize) -> usize {
+    let (before, rest) = chip.engines.split_at(index);
+    let runlist = rest.first().map(|engine| engine.runlist);
+    let same = |engine: &&Engine| Some(engine.runlist) == runlist;
+    before.iter().filter(same).count()
+}
+
 /// Fills NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE. The caller asks piece by piece; the first
 /// piece holds everything.
 pub(super) fn device_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
@@ -192,10 +230,7 @@ pub(super) fn device_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), 
     }
     set(out, P::numEntries, chip.engines.len() as u64)?;
     for (index, engine) in chip.engines.iter().enumerate() {
-        let before = chip.engines[..index].iter();
-        let on_runlist = before
-            .filter(|other| other.runlist == engine.runlist)
-            .count();
+        let on_runlist = rank_on_runlist(chip, index);
         let entry = P::entries.get(index).offset();
         device_entry(engine, index, on_runlist, entry, out)?;
     }
@@ -322,8 +357,14 @@ pub(super) fn interrupts(chip: &ChipDescription, out: &mut [u8]) -> Result<(), M
         let map = P::subtreeMap.get(category).offset();
         set(out, Subtrees::subtreeStart.at(map), u64::from(start))?;
         set(out, Subtrees::subtreeEnd.at(map), u64::from(end))?;
+        set(out, Subtrees::subtreeMask.at(map), subtree_mask(start, end))?;
     }
     Ok(())
+}
+
+/// Returns a bit for each subtree from `start` to `end`, as newer drivers take it.
+fn subtree_mask(start: u8, end: u8) -> u64 {
+    (start..=end).fold(0, |mask, subtree| mask | 1 << (subtree % 64))
 }
 
 /// Fills NV2080_CTRL_CMD_GPU_GET_NAME_STRING, in the encoding that the caller chose.
@@ -376,6 +417,15 @@ mod tests {
             get(
                 &table,
                 NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS::numEntries
+            ),
+            Ok(7)
+        );
+        let mut table = vec![0; NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS::SIZE];
+        units(&chip, &mut table).unwrap();
+        assert_eq!(
+            get(
+                &table,
+                NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS::numEntries
             ),
             Ok(7)
         );
