@@ -10,7 +10,7 @@
 //!
 //! The pid is that of the process that made the channel, in the initial pid namespace. A tenant
 //! chooses its own name, so nothing behind the pid is read. An error without a channel has
-//! `pid='<unknown>'`.
+//! `pid='<unknown>'`, or neither pid nor name: 580 leaves both out.
 //!
 //! Some errors end the work of everybody on the GPU: [`Report::is_of_all`].
 
@@ -74,12 +74,18 @@ impl Report {
         // A divided GPU names its instance behind the address.
         let end = rest.iter().position(|byte| *byte == b')')?;
         let (xid, rest) = number(rest.get(end..)?.strip_prefix(b"): ")?, 10)?;
-        let rest = rest.strip_prefix(b", pid=")?;
-        let (pid, rest) = match rest.strip_prefix(b"'<unknown>'") {
-            Some(rest) => (0, rest),
-            None => number(rest, 10)?,
+        let rest = rest.strip_prefix(b", ")?;
+        let pid = match rest.strip_prefix(b"pid=") {
+            Some(rest) => {
+                let (pid, rest) = match rest.strip_prefix(b"'<unknown>'") {
+                    Some(rest) => (0, rest),
+                    None => number(rest, 10)?,
+                };
+                rest.strip_prefix(b",")?;
+                pid
+            }
+            None => 0,
         };
-        rest.strip_prefix(b",")?;
         (xid != PREEMPTIVE_REMOVAL).then_some(Self {
             domain,
             bus: u8::try_from(bus).ok()?,
@@ -190,6 +196,8 @@ mod tests {
             b"NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off";
         let report = Report::parse(line).unwrap();
         assert_eq!((report.xid, report.pid), (79, 0));
+        let newer = b"NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off the bus.";
+        assert_eq!(Report::parse(newer), Some(report));
         assert!(report.is_of_all() && !REPORT.is_of_all());
         assert_eq!(Report::from_word(report.to_word().unwrap()), report);
     }
@@ -201,7 +209,7 @@ mod tests {
             "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>'",
             "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>, name=x,",
             "NVRM: Xid (PCI:0000:01:00): 45, pid=5, name=x, Ch 00000008",
-            "NVRM: Xid (PCI:0000:01:00): 31, name=x, pid=5, ",
+            "NVRM: Xid (PCI:0000:01:00): 31",
             "NVRM: Xid (PCI:0000:01:00): , pid=5, ",
             "NVRM: Xid (PCI:0000:01:00): 31, pid=99999999999, ",
             " NVRM: Xid (PCI:0000:01:00): 31, pid=5, ",
