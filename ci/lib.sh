@@ -172,11 +172,41 @@ need_rust() {
 	done
 }
 
-# need_tools: builds the VM runner and the software GPU; sets GCT_VM.
+# need_tools: builds the VM runner and the software GPU; sets GCT_VM. The software GPU is one for
+# NV_SOURCE_VERSION, whatever tree NV_SRC names for the modules.
 need_tools() {
 	GCT_VM=$CARGO_TARGET_DIR/release/gct-vm
-	step "VM runner and software GPU" cargo build --release --locked \
+	step "VM runner and software GPU" env NV_SRC= cargo build --release --locked \
 		--manifest-path "$ROOT/userspace/Cargo.toml" -p gct-vm -p fakegpu
+}
+
+# need_source VERSION: makes build/nv/VERSION of the tree that NV_SRC names, if this driver has no
+# package. From then on the scripts use that copy.
+need_source() {
+	[[ " $NV_PORTED_VERSIONS " = *" $1 "* ]] && [ -n "${NV_SRC:-}" ] || return 0
+	"$ROOT/ci/setup-nvidia-source.sh"
+	export NV_SRC=
+}
+
+# need_software_gpu VERSION DIR: has a software GPU for a driver, and writes the firmware that the
+# driver loads into it; sets SOFTWARE_GPU, arguments of the VM runner. One for another driver than
+# NV_SOURCE_VERSION is built with the driver's headers. DIR is the job's own, for another job may
+# run. After need_tools.
+need_software_gpu() {
+	local version=$1 target=$CARGO_TARGET_DIR
+	SOFTWARE_GPU=()
+	if [ "$version" != "$NV_SOURCE_VERSION" ]; then
+		target=$CARGO_TARGET_DIR/driver-$version
+		[ -d "$BUILD/nv/$version/src/nvidia/generated" ] || die "the software GPU for $version needs" \
+			"NVIDIA's whole source: NV_SRC=DIR"
+		step "software GPU for $version" env NV_SRC="$BUILD/nv/$version" cargo build --release --locked \
+			--target-dir "$target" --manifest-path "$ROOT/userspace/Cargo.toml" -p fakegpu
+		SOFTWARE_GPU=(--fakegpu "$target/release/fakegpu")
+	fi
+	local file=nvidia/$version/gsp_ga10x.bin
+	step "firmware of the software GPU" "$target/release/fakegpu-firmware" "$2"
+	[ -e "$2/$file" ] || die "the software GPU does not know driver $version"
+	FIRMWARE=$2/$file:/lib/firmware/$file
 }
 
 # need_guest_programs PACKAGE...: builds programs for the machine, which has no
@@ -201,14 +231,10 @@ need_programs() {
 		"$built"/examples/{tenant,mps-control} "$1"
 }
 
-# need_firmware DIR: writes the firmware that the driver loads into the software
-# GPU, which has one for NV_SOURCE_VERSION only; sets FIRMWARE, a --file of the VM
-# runner. DIR is the job's own, for another job may run. After need_tools.
+# need_firmware DIR: need_software_gpu for NV_SOURCE_VERSION; sets FIRMWARE, a --file of the VM
+# runner.
 need_firmware() {
-	local file=nvidia/$NV_SOURCE_VERSION/gsp_ga10x.bin
-	step "firmware of the software GPU" \
-		"$CARGO_TARGET_DIR/release/fakegpu-firmware" "$1"
-	FIRMWARE=$1/$file:/lib/firmware/$file
+	need_software_gpu "$NV_SOURCE_VERSION" "$1"
 }
 
 # Adds the counts of one test job; `make test` prints their sum.

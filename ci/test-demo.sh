@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # The demo, and the shell's script, as tests: on every driver version, with one,
-# two and eight GPUs.
+# two and eight GPUs. NV_VERSION=580.142 NV_SRC=DIR adds that driver.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -34,7 +34,10 @@ gpus_are_shown() {
 	)
 }
 
-for version in $NV_VERSIONS; do
+versions=$NV_VERSIONS
+[ "$(software_gpu_version "${NV_VERSION:-}")" = "$NV_SOURCE_VERSION" ] || versions+=" $NV_VERSION"
+need_source "${NV_VERSION:-}"
+for version in $versions; do
 	check $job "$version: the demo ends with \"demo: ok\"" demo_ends_well "$version"
 done
 for count in 2 8; do

@@ -14,7 +14,7 @@
 . "$ROOT/ci/versions.sh"
 
 JOB=gpu
-# The one driver that the software GPU speaks the language of.
+# The one driver on which this job was tried.
 VERSION=$NV_SOURCE_VERSION
 OUT=$BUILD/gpu
 # A minute on an idle host. KASAN and lockdep under emulation take ten times as long.

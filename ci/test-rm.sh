@@ -15,8 +15,8 @@ JOB=${JOB:-rm}
 KERNEL=${1:-lean}
 FILTER=${2:-}
 SHORT=$(without_long "$ROOT/tests/rm-client/long")
-# The one driver that the software GPU has a firmware for.
-VERSION=$NV_SOURCE_VERSION
+# NV_VERSION=580.142 NV_SRC=DIR chooses that driver; without NV_SRC, its copy in build/nv.
+VERSION=$(software_gpu_version "${NV_VERSION:-}")
 # Twelve minutes beside another job, and twice as long for `make test-long`. KASAN and lockdep under
 # emulation take several times as long.
 SECONDS_MAX=1500
@@ -44,6 +44,7 @@ test_layouts() {
 
 rm -f "$RESULTS/$JOB"
 mkdir -p "$OUT"
+need_source "$VERSION"
 need_tools
 need_guest_programs rm-client
 for version in $NV_VERSIONS $NV_PORTED_VERSIONS; do
@@ -60,15 +61,16 @@ done
 	finish $JOB
 	exit
 }
-need_firmware "$OUT/firmware"
-NV_VERSION=$VERSION KDIR=$BUILD/linux/$KERNEL "$ROOT/ci/kmod.sh"
+need_software_gpu "$VERSION" "$OUT/firmware"
+NV_SRC= NV_VERSION=$VERSION KDIR=$BUILD/linux/$KERNEL "$ROOT/ci/kmod.sh"
 
 # machine NAME FILTER [ARGUMENT...]: runs rm-test, with more arguments for gct-vm.
 machine() {
 	local name=$1 filter=$2
 	shift 2
 	printf '%s\n' "$filter" >"$OUT/filter"
-	"$GCT_VM" run --build "$BUILD" --kernel "$KERNEL" --nv "$VERSION" --variant patched --gpus 2 \
+	"$GCT_VM" run --build "$BUILD" --kernel "$KERNEL" --nv "$VERSION" "${SOFTWARE_GPU[@]}" \
+		--variant patched --gpus 2 \
 		--file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" \
 		"$FIRMWARE" \
 		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --timeout "$SECONDS_MAX" \

@@ -7,7 +7,11 @@
 # last line is "N passed, M failed", over all jobs. LANES of them run at a time,
 # since a job waits for one virtual processor most of the time; a job's output
 # is shown when the job ends, or at once when there is only one.
+#
+# With NV_VERSION=580.142 NV_SRC=DIR the job rm runs on that driver, and the job demo on it, too.
+# NV_SRC is for it alone: all others are taken from build/nv.
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
 . "$ROOT/ci/cargo-store.sh"
 . "$ROOT/ci/chroot.sh"
 . "$ROOT/ci/cuda-root.sh"
@@ -36,6 +40,7 @@ if [ ${#jobs[@]} -eq 0 ]; then
 		printf 'the job packages needs root and mounts: left out\n'
 	fi
 fi
+need_source "${NV_VERSION:-}"
 LANES=${LANES:-2}
 LANES=$((LANES < ${#jobs[@]} ? LANES : ${#jobs[@]}))
 

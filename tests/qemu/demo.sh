@@ -115,15 +115,18 @@ shown "gctctl get batch group.cgroup"
 refused 'EOPNOTSUPP' 'gctctl set web/0 slip.power=5'
 shown "gctctl doctor"
 
-if [ "$(modinfo_version)" = 535.261.03 ]; then
+case $(modinfo_version) in
+535.261.03 | 580.142)
 	. /test/demo-work.sh
 	. /test/demo-memory.sh
 	. /test/demo-limits.sh
 	[ ! -e /root.tar ] || . /test/demo-cuda.sh
-else
+	;;
+*)
 	title "7. Work"
-	say "The software GPU supports 535.261.03 only, so this version shows no work."
-fi
+	say "The software GPU does not know this version, so it shows no work."
+	;;
+esac
 
 title "11. Cleaning up"
 kill $server $job
