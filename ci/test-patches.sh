@@ -247,8 +247,8 @@ prefix_is_stock() {
 
 # First of all builds: the prefixes find the objects of the stock one in the compiler cache.
 build_to_compare() {
-	env -u GCT_KUNIT -u GCT_PATCHES -u KDIR -u NV_SRC NV_VERSION="$1" GCT_STOCK=1 "$ROOT/ci/kmod.sh" &&
-		env -u GCT_KUNIT -u GCT_PATCHES -u GCT_STOCK -u KDIR -u NV_SRC NV_VERSION="$1" "$ROOT/ci/kmod.sh"
+	env -u GCT_KUNIT -u KDIR -u NV_SRC NV_VERSION="$1" GCT_STOCK=1 "$ROOT/ci/kmod.sh" &&
+		env -u GCT_KUNIT -u GCT_STOCK -u KDIR -u NV_SRC NV_VERSION="$1" "$ROOT/ci/kmod.sh"
 }
 
 unpatched_is_noticed() {
