@@ -29,10 +29,9 @@ fn exact(bed: &Bed, env: &RunEnv, more: &str) -> Result<Outcome> {
         .kit
         .json(env, &format!("exact --rounds {} {more}", bed.rounds))?;
     ensure!(number(&line, "launches")? > f64::from(bed.rounds), "{line}");
-    ensure!(
-        number(&line, "graphs")? > 0.0,
-        "no graph was launched: {line}"
-    );
+    for what in ["graphs", "updates"] {
+        ensure!(number(&line, what)? > 0.0, "no {what}: {line}");
+    }
     Ok(Outcome::Passed)
 }
 

@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 pub(crate) const TESTS: &[Test] = &[
     ("a_group_has_a_mask", a_group_has_a_mask),
     ("a_mask_changes_while_the_program_runs", a_mask_changes),
+    (
+        "graphs_change_in_place_while_the_mask_changes",
+        graphs_change_in_place,
+    ),
     ("a_frozen_group_stands_still", a_frozen_group_stands_still),
     (
         "a_time_slice_bounds_the_wait_of_another_process",
@@ -68,6 +72,33 @@ fn a_mask_changes(bed: &Bed) -> Result<Outcome> {
     ensure!(
         changed < 0.9 * whole,
         "{changed} launches/s, {whole} without"
+    );
+    Ok(Outcome::Passed)
+}
+
+/// The library rewrites the nodes of graphs where they are, when the mask changes. The program
+/// changes them in place, too (`cuGraphExecUpdate`).
+fn graphs_change_in_place(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    daemon.create("graphs")?;
+    let rounds = 10 * bed.rounds;
+    let env = daemon.group("graphs", "");
+    let work = format!("exact --rounds {rounds} --plain --seed 12");
+    let mut running = bed.kit.start(&env, &work)?;
+    let masks = [bed.first(4), bed.all_but(0), bed.first(20)];
+    let mut changes = 0;
+    for mask in masks.iter().cycle() {
+        if running.has_ended()? {
+            break;
+        }
+        daemon.set("graphs", "tpc.mask", mask)?;
+        changes += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let line = parse(&running.line()?)?;
+    ensure!(
+        changes > 20 && number(&line, "updates")? > 20.0,
+        "{changes} masks: {line}"
     );
     Ok(Outcome::Passed)
 }

@@ -167,6 +167,15 @@ impl Running {
         self.child.id()
     }
 
+    /// Returns whether the child has exited.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not say.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Kills the child, as `kill -9` does.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use anyhow::{ensure, Context, Result};
 use cudarc::driver::{sys, CudaGraph, CudaSlice, CudaStream};
 use fastrand::Rng;
 use serde::Serialize;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Counts of launches and of errors.
@@ -15,6 +16,8 @@ pub(crate) struct Report {
     launches: u64,
     blocks: u64,
     graphs: u64,
+    /// Replays of graphs that were changed in place since the one before.
+    updates: u64,
     clusters: u64,
     cooperative: u64,
     programmatic: u64,
@@ -88,17 +91,68 @@ impl Round {
         gpu.launch_check(stream, &self.stamp, expected, &mut self.wrong)
     }
 
-    /// Launches all repeats as one graph.
-    fn launch_graph(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<CudaGraph> {
+    /// Captures all repeats as one graph.
+    fn capture(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<CudaGraph> {
         stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         for expected in 1..=self.repeats {
             gpu.launch_stamp(stream, &mut self.stamp)?;
             gpu.launch_check(stream, &self.stamp, expected, &mut self.wrong)?;
         }
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-        let graph = stream.end_capture(flags)?.context("nothing was captured")?;
+        stream.end_capture(flags)?.context("nothing was captured")
+    }
+
+    /// Launches all repeats as one graph, and then others, for which it is changed in place.
+    /// Returns those, and what must live until the stream is idle.
+    fn launch_graph(
+        &mut self,
+        gpu: &Gpu,
+        stream: &Arc<CudaStream>,
+        random: &mut Rng,
+        kinds: Kinds,
+    ) -> Result<(Vec<Self>, Vec<CudaGraph>)> {
+        let graph = self.capture(gpu, stream)?;
         graph.launch()?;
-        Ok(graph)
+        let (mut others, mut graphs) = (Vec::new(), vec![graph]);
+        for _ in 0..random.u32(1..=3) {
+            let mut other = Self::random(stream, random, kinds)?;
+            // The nodes of both are the same, but for grids and parameters.
+            other.repeats = self.repeats;
+            let captured = other.capture(gpu, stream)?;
+            if update(&graphs[0], &captured)? {
+                graphs[0].launch()?;
+                others.push(other);
+            }
+            graphs.push(captured);
+        }
+        Ok((others, graphs))
+    }
+
+    /// Checks, on an idle stream, that each block has run as often as it was launched.
+    fn check(&self, stream: &Arc<CudaStream>, report: &mut Report) -> Result<()> {
+        let ran = stream.clone_dtoh(&self.stamp.ran)?;
+        let wrong = stream.clone_dtoh(&self.wrong)?;
+        let repeats = self.repeats;
+        report.launches += 2 * u64::from(repeats);
+        report.blocks += u64::from(self.stamp.blocks()) * u64::from(repeats);
+        report.stale_or_repeated += wrong.iter().map(|&w| u64::from(w)).sum::<u64>();
+        // CAST: a count of blocks.
+        report.wrong_at_host += ran.iter().filter(|&&n| n != repeats).count() as u64;
+        Ok(())
+    }
+}
+
+/// Changes an instantiated graph to what another one of the same nodes does. Returns false if
+/// libcuda refuses that, as for nodes of other kinds.
+fn update(graph: &CudaGraph, other: &CudaGraph) -> Result<bool> {
+    let mut info = MaybeUninit::<sys::CUgraphExecUpdateResultInfo>::uninit();
+    // SAFETY: Both are graphs of this context, and live; libcuda writes to `info` alone.
+    let updated = unsafe {
+        sys::cuGraphExecUpdate_v2(graph.cu_graph_exec(), other.cu_graph(), info.as_mut_ptr())
+    };
+    match updated {
+        sys::CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => Ok(false),
+        updated => Ok(updated.result().map(|()| true)?),
     }
 }
 
@@ -140,25 +194,23 @@ fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize, kinds: Kinds) -> Resul
         let stream = &streams[number as usize % streams.len()];
         let mut round = Round::random(stream, &mut random, kinds)?;
         let repeats = round.repeats;
-        let graph = if kinds.graphs && random.u64(..8) == 0 {
+        let (others, graphs) = if kinds.graphs && random.u64(..8) == 0 {
             report.graphs += 1;
-            Some(round.launch_graph(gpu, stream)?)
+            round.launch_graph(gpu, stream, &mut random, kinds)?
         } else {
             for expected in 1..=repeats {
                 round.launch(gpu, stream, expected)?;
             }
             report.count(&round);
-            None
+            Default::default()
         };
         stream.synchronize()?;
-        drop(graph);
-        let ran = stream.clone_dtoh(&round.stamp.ran)?;
-        let wrong = stream.clone_dtoh(&round.wrong)?;
-        report.launches += 2 * u64::from(repeats);
-        report.blocks += u64::from(round.stamp.blocks()) * u64::from(repeats);
-        report.stale_or_repeated += wrong.iter().map(|&w| u64::from(w)).sum::<u64>();
-        // CAST: a count of blocks.
-        report.wrong_at_host += ran.iter().filter(|&&n| n != repeats).count() as u64;
+        drop(graphs);
+        report.updates += u64::try_from(others.len())?;
+        round.check(stream, &mut report)?;
+        for other in &others {
+            other.check(stream, &mut report)?;
+        }
     }
     Ok(report)
 }
@@ -168,6 +220,7 @@ impl Report {
         self.launches += other.launches;
         self.blocks += other.blocks;
         self.graphs += other.graphs;
+        self.updates += other.updates;
         self.clusters += other.clusters;
         self.cooperative += other.cooperative;
         self.programmatic += other.programmatic;
