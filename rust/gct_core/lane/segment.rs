@@ -267,10 +267,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return segment;
         }
         let longer = fills::expand(&mut round.work.words, count);
-        Segment {
-            words: u32::try_from(longer).unwrap_or(segment.words),
-            ..segment
-        }
+        let words = u32::try_from(longer).unwrap_or(segment.words);
+        round.words = round
+            .words
+            .saturating_sub(words.saturating_sub(segment.words));
+        Segment { words, ..segment }
     }
 
     /// Takes room for a copy of the words that were read, if the lane has memory for copies. Returns

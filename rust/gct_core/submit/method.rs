@@ -51,6 +51,10 @@ pub enum Header {
     },
 }
 
+/// The bits of the method, in words.
+const METHOD: u32 = 0xfff;
+/// The number of methods.
+const METHODS: u32 = METHOD + 1;
 /// The largest count of a header.
 pub(crate) const COUNT: u32 = 0x1fff;
 /// The lowest bit of the count.
@@ -78,11 +82,20 @@ impl Header {
             0 | 2 => return Err(Reason::OldForm),
             _ => return Err(Reason::BadHeader),
         };
+        let steps = match opcode {
+            Opcode::Incr => word >> COUNT_SHIFT & COUNT,
+            Opcode::OneIncr => 2,
+            Opcode::NonIncr | Opcode::Immediate => 0,
+        };
+        // Behind the last method it would go on at the first: SET_OBJECT.
+        if (word & METHOD).saturating_add(steps) > METHODS {
+            return Err(Reason::BadHeader);
+        }
         // CAST: each part is masked to its width.
         Ok(Self::Methods {
             opcode,
             subchannel: (word >> SUBCHANNEL_SHIFT & 7) as u8,
-            method: ((word & 0xfff) << 2) as u16,
+            method: ((word & METHOD) << 2) as u16,
             count: (word >> COUNT_SHIFT & COUNT) as u16,
         })
     }

@@ -51,6 +51,8 @@ methods! {
     LOAD_MME_START_ADDRESS_RAM_POINTER = 0x011c,
     /// Sets a macro's start.
     LOAD_MME_START_ADDRESS_RAM = 0x0120,
+    /// Whether methods are remembered, and whether what is remembered replaces their data.
+    SET_MME_SHADOW_RAM_CONTROL = 0x0124,
     /// Semaphore payload, lower part.
     SET_REPORT_SEMAPHORE_PAYLOAD_LOWER = 0x0158,
     /// Semaphore payload, upper part.
@@ -112,6 +114,11 @@ methods! {
     /// The first of the methods that call macros: two for each of them.
     CALL_MME_MACRO = 0x3800,
 }
+
+/// The bits of SET_MME_SHADOW_RAM_CONTROL that choose a mode.
+pub const SHADOW_RAM_MODE: u32 = 3;
+/// The mode in which a method's data is what was remembered of it (`MODE_METHOD_REPLAY`).
+pub const SHADOW_RAM_REPLAY: u32 = 3;
 
 /// The bit that tells a macro's second method, CALL_MME_DATA, from CALL_MME_MACRO. The second gives
 /// the macro more words, the first calls it.

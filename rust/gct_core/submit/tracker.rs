@@ -23,6 +23,7 @@ use super::method::{Burst, Opcode, PartialBurst, Refused, Walk};
 use super::methods::{self, Action};
 use super::qmd::Family;
 use super::stats::{Counters, Reason};
+use crate::units::Sat;
 use calls::Call;
 use core::num::Wrapping;
 use qmd_call::Table;
@@ -281,14 +282,19 @@ impl Tracker {
         {
             return self.inline_burst(burst, pass);
         }
-        for index in 0..burst.count {
-            let method = burst.method_of(index);
+        // Bounded by the burst's words: each round goes on by one at least.
+        let mut index = Sat(0);
+        while index < Sat(burst.count) {
+            let method = burst.method_of(index.0);
             if method > methods::SET_REPORT_SEMAPHORE_D && method < methods::CALL_MME_MACRO {
-                break;
+                // Nothing is tracked before the macros.
+                index += u32::from((Sat(methods::CALL_MME_MACRO) - Sat(method)).0 / 4).max(1);
+                continue;
             }
             if subchannel::is_tracked(method) {
-                self.write(burst, method, index, pass);
+                self.write(burst, method, index.0, pass);
             }
+            index += 1;
         }
     }
 
@@ -351,6 +357,14 @@ impl Tracker {
                 return;
             }
             methods::CALL_MME_MACRO.. => return self.macro_called(method, value, pass),
+            // It is for queues, and what it does with another descriptor is not documented.
+            methods::SEND_PCAS_B => Action::Undocumented4,
+            methods::SET_MME_SHADOW_RAM_CONTROL => {
+                if value & methods::SHADOW_RAM_MODE == methods::SHADOW_RAM_REPLAY {
+                    pass.counters.keep(Reason::Macro);
+                }
+                return;
+            }
             _ => return subchannel.set(method, value),
         };
         let call = Call {

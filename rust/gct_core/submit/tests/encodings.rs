@@ -142,6 +142,13 @@ fn old_and_reserved_headers_are_refused() {
         (0x0001_0010, Reason::OldForm),
         (0x4004_0180, Reason::OldForm),
         (0xc000_0000, Reason::BadHeader),
+        // They would go on at the first method.
+        (incr(1, 0x3ffc, 2), Reason::BadHeader),
+        (
+            incr(1, methods::SET_INLINE_QMD_ADDRESS_A, 4096),
+            Reason::BadHeader,
+        ),
+        (5 << 29 | 2 << 16 | 1 << 13 | 0xfff, Reason::BadHeader),
     ] {
         assert_eq!(Header::decode(word), Err(reason));
         let (_, scan, counters) = scan(&[0, word, 0]);

@@ -123,6 +123,26 @@ fn a_macro_is_counted() {
     let (_, _, counters) = scan(&[incr(1, methods::CALL_MME_MACRO, 2), 0, 7]);
     assert_eq!(counters.kept(Reason::Macro), 1);
     assert_eq!(counters.kept_total(), 1);
+    // Behind methods that are not tracked.
+    for (method, count) in [(0x37fc, 2), (0x3400, 257), (0x1b00, 2000)] {
+        let words = [&[incr(1, method, count)][..], &[0; 2000][..count as usize]].concat();
+        let (_, _, counters) = scan(&words);
+        assert!(counters.kept(Reason::Macro) > 0, "{method:#x}");
+    }
+}
+
+#[test]
+fn methods_that_take_remembered_data_count_as_a_macro() {
+    for (mode, count) in [(0, 0), (1, 0), (2, 0), (3, 1), (7, 1)] {
+        let (_, _, counters) = scan(&[incr(1, methods::SET_MME_SHADOW_RAM_CONTROL, 1), mode]);
+        assert_eq!(counters.kept(Reason::Macro), count, "{mode}");
+    }
+}
+
+#[test]
+fn a_call_for_queues_is_one_that_may_schedule() {
+    let (_, scan, counters) = scan(&[incr(1, methods::SEND_PCAS_A, 2), 0x1234, 0]);
+    assert_eq!((scan.found, counters.launches), (1, 1));
 }
 
 #[test]

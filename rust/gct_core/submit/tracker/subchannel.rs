@@ -100,7 +100,8 @@ pub(super) struct Subchannel {
 #[inline]
 pub(super) fn is_tracked(method: u16) -> bool {
     matches!(method,
-        methods::LINE_LENGTH_IN..=methods::OFFSET_OUT
+        methods::SET_MME_SHADOW_RAM_CONTROL
+            | methods::LINE_LENGTH_IN..=methods::OFFSET_OUT
             | methods::LAUNCH_DMA..=methods::LOAD_INLINE_DATA
             | methods::SEND_PCAS_A..=methods::SEND_SIGNALING_PCAS2_B
             | methods::SET_QMD_VIRTUALIZATION_CONTROL

@@ -146,6 +146,20 @@ const BAD: &[(&str, Bad)] = &[
     ("a macro", |_, launcher| {
         launcher.submit(&[incr(1, 0x3800, 1), 0])
     }),
+    ("a macro behind its scratch", |_, launcher| {
+        launcher.submit(&[incr(1, 0x37fc, 2), 0, 0])
+    }),
+    ("methods that begin anew", |_, launcher| {
+        launcher.submit(&[&[incr(1, 0x3ffc, 2)][..], &[0; 2]].concat())
+    }),
+    ("methods from the shadow", |_, launcher| {
+        launcher.submit(&[immediate(1, 0x124, 3)])
+    }),
+    ("a call for queues", |tenant, launcher| {
+        // CAST: below 2^40.
+        let at = (tenant.address >> 8) as u32;
+        launcher.submit(&[incr(1, 0x2b4, 2), at, 0]);
+    }),
     ("a macro that fills", |tenant, launcher| {
         // CAST: the halves of an address.
         let [low, high] = [tenant.address as u32, (tenant.address >> 32) as u32];
