@@ -169,6 +169,8 @@ pub struct Governor<S: Storage, P> {
     unseen: bool,
     /// Whether work was pending at the last [`end`](Self::end).
     pending: bool,
+    /// Whether no other process could use the GPU at the last [`end`](Self::end).
+    was_alone: bool,
     /// The present request, and the duration of the last one until it is taken.
     request: Request,
     ended: Option<Ns>,
@@ -219,6 +221,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             began: Ns(0),
             unseen: false,
             pending: false,
+            was_alone: false,
             request: Request::default(),
             ended: None,
             allowance: Allowance::default(),
@@ -341,6 +344,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.moved = now;
         }
         self.pending = pending;
+        // The backend sees waits only beside others.
+        let alone = self.peers.as_ref().is_some_and(Peers::is_alone);
+        if core::mem::replace(&mut self.was_alone, alone) && !alone {
+            self.request.restart(now);
+        }
         let ended = self.request.see(pending && !self.limits.frozen, now);
         self.ended = self.ended.or(ended);
         let (busy, ebb) = (self.is_busy(now), self.ebb());

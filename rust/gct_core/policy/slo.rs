@@ -3,7 +3,7 @@
 //! Decides how hard a service's neighbours are pressed, so that its requests keep `slo.p99`.
 //!
 //! Terminology
-//!   request  the launches of a process between two pauses of [`GAP`](request::GAP) or more
+//!   request  what a process waits for, or its work between two pauses ([`request`])
 //!   goal     `slo.p99`: 99% of the requests end within it
 //!   window   the requests that one decision rests on
 //!   level    how hard the others are pressed ([`press`])

@@ -13,7 +13,9 @@
 //! What a program does before its first launch and after its last end is no part of a request. A
 //! request that follows another one without a pause has probably waited in the program's own queue,
 //! and nobody sees since when. In a period of n equal requests whose arrivals are random, the queue
-//! is of the order of sqrt(n) of them. That is the second part; a test compares it with queues.
+//! is of the order of sqrt(n) of them. That is the second part; a test compares it with queues. A
+//! program that launches again whenever it has waited looks the same, so after PERIOD_MAX requests
+//! a new period begins.
 //! Where the backend does not see waits, a period is one request.
 
 use crate::policy::tpc::SWITCHES;
@@ -23,6 +25,9 @@ use crate::units::{Ns, Sat};
 /// earlier rank by turns. A shorter one is part of a request, such as the time in which the host
 /// prepares the next launch.
 pub const GAP: Ns = SWITCHES;
+
+/// The most requests of a period.
+const PERIOD_MAX: Sat<u64> = Sat(256);
 
 /// The request of a process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +67,17 @@ impl Request {
         let idle = *self.idle.get_or_insert(now);
         self.since = None;
         self.ended += 1;
+        if self.ended >= PERIOD_MAX {
+            *self = Self::default();
+        }
         Some(idle - came)
+    }
+
+    /// Begins anew at `now`, after a time in which waits were not seen.
+    pub fn restart(&mut self, now: Ns) {
+        self.period = self.period.map(|_| now);
+        self.since = self.since.map(|_| now);
+        self.ended = Sat(0);
     }
 
     /// Returns when the request came that has work now.
@@ -137,6 +152,29 @@ mod tests {
         let next = Ns(70) + GAP;
         assert_eq!(request.see(true, next), None, "it was counted");
         assert_eq!(request.open(), Some(next), "behind a pause");
+    }
+
+    #[test]
+    fn a_program_that_never_pauses_has_requests_of_some_length() {
+        const WORK: u64 = 1_000_000;
+        let (mut request, mut now) = (Request::default(), 1 << 40);
+        for _ in 0..10_000 {
+            request.see(true, Ns(now));
+            now += WORK;
+            let took = request.waited(Ns(now)).unwrap();
+            assert!((WORK..=17 * WORK).contains(&took.get()), "{took:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_seen_is_no_queue() {
+        let mut request = Request::default();
+        request.see(true, Ns(1));
+        let hour = Ns(3_600_000_000_000);
+        request.restart(hour);
+        assert_eq!(request.waited(hour + Ns(5)), Some(Ns(5)));
+        request.see(true, hour + Ns(6));
+        assert_eq!(request.waited(hour + Ns(9)), Some(Ns(9)));
     }
 
     /// Checks requests of a service with one queue, random arrivals and equal work against the time
