@@ -28,6 +28,7 @@
 #include <linux/workqueue.h>
 
 #include "gct_helpers.h"
+#include "gct_rmapi.h"
 
 /* Most bells of an ear. Those of further files ring unheard. A context of CUDA has two. */
 #define GCT_BELLS_MAX 256
@@ -177,9 +178,16 @@ void gct_helper_ear_listen(struct gct_ear *ear, bool listens)
 
 void *gct_file_found(int32_t descriptor, uint64_t file, void **held)
 {
-	nv_file_private_t *private = nv_get_file_private(descriptor, NV_FALSE, held);
+	nv_file_private_t *private;
 	nv_linux_file_private_t *nvlfp;
 
+	/*
+	 * From 595 on mmap() takes mmap_lock below the file's fileVaLock, and a fault the reverse.
+	 * With a writer between them both wait for ever. So no mapping is revoked there.
+	 */
+	if (GCT_DRIVER_RELEASE >= GCT_RELEASE_FILE_VA_LOCK)
+		return NULL;
+	private = nv_get_file_private(descriptor, NV_FALSE, held);
 	if (!private)
 		return NULL;
 	nvlfp = nv_get_nvlfp_from_nvfp(private);

@@ -25,6 +25,8 @@
 #define GCT_RELEASE_NVOS64 575
 /* The first release whose NVOS46_PARAMETERS has flags2 and kindOverride. */
 #define GCT_RELEASE_KIND 580
+/* The first release whose device files have a fileVaLock. */
+#define GCT_RELEASE_FILE_VA_LOCK 595
 
 struct gct_rm_operation {
 	uint32_t operation;
