@@ -20,7 +20,7 @@ help:
 	@echo 'make test-long  the same, with every variant, storms and long random runs'
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01|570.211.01|580.142|595.45.04 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1];'
-	@echo '                570 and 580 need NV_SRC, the tree of github.com/NVIDIA/open-gpu-kernel-modules'
+	@echo '                570, 580 and 595 need NV_SRC, the tree of github.com/NVIDIA/open-gpu-kernel-modules'
 	@echo 'make port       a patch series for a driver of yours: NV_SRC=dir; says what does not fit'
 	@echo 'make user       gctd, gctctl, gct-exporter, gct-device-plugin and libgct_preload.so for a stock driver, into build/user'
 	@echo 'make install    the same programs, their pages, completions and systemd units:'

@@ -184,6 +184,9 @@ need_tools() {
 # package. From then on the scripts use that copy.
 need_source() {
 	[[ " $NV_PORTED_VERSIONS " = *" $1 "* ]] && [ -n "${NV_SRC:-}" ] || return 0
+	local found
+	found=$(driver_version "$NV_SRC/kernel-open")
+	[ "$found" = "$1" ] || die "NV_SRC=$NV_SRC is version ${found:-unknown}, not $1"
 	"$ROOT/ci/setup-nvidia-source.sh"
 	export NV_SRC=
 }

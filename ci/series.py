@@ -64,10 +64,14 @@ def parse(file, form):
     for section in sections:
         first, *lines = section.rstrip("\n").split("\n")
         path = first.split(" b/")[1]
+        if path in files:
+            die(file.name, path, "has two sections")
         hunks = files[path] = []
         for line in lines:
             if line.startswith("@@"):
-                found = form.match(line) or die(file.name, path, "cannot read", line)
+                found = form.match(line)
+                if not found or (found[3] or "").startswith("{"):
+                    die(file.name, path, "cannot read", line)
                 hunks.append(Hunk(found[1], found[2], found[3] or "", []))
             elif hunks and line.startswith(("+", "-", " ")):
                 hunks[-1].body.append(line)
@@ -105,6 +109,8 @@ def plain_file(where, path, hunks, lines):
 
 
 def write_series(version, folder, source=None):
+    if folder.resolve() == SERIES:
+        die("the plain series would replace the one of all versions")
     names, tree = [patch.name for patch in patches(SERIES)], {}
     folder.mkdir(parents=True, exist_ok=True)
     for old in patches(folder):
@@ -168,14 +174,17 @@ def stored_text(message, files):
 
 def import_series(version, folder):
     known, news = versions(), patches(folder)
-    for gone in {patch.name for patch in patches(SERIES)} - {new.name for new in news}:
-        (SERIES / gone).unlink()
+    before = {patch.name[5:]: parse(patch, STORED)[1] for patch in patches(SERIES)}  # without the number
+    if gone := set(before) - {new.name[5:] for new in news}:
+        die("remove these from the series, or rename them there, first:", *sorted(gone))
+    for old in patches(SERIES):
+        old.unlink()
     for new in news:
         message, ours = parse(new, PLAIN)
         message = re.sub(r"^From .*\n", "", message[:message.index("\n---\n") + 5])
         message = re.sub(r"\[PATCH[^]]*\] (.*(?:\n .*)*)", lambda m: "[PATCH] " + m[1].replace("\n", ""), message, count=1)
         stored = SERIES / new.name
-        files = parse(stored, STORED)[1] if stored.exists() else dict(ours)
+        files = before.get(new.name[5:], dict(ours))
         for path in set(files) | set(ours):
             mine, all_hunks = ours.get(path, []), files.get(path, [])
             if all_hunks is None or mine and not any(hunk.side(" -") for hunk in mine):

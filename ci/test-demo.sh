@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # The demo, and the shell's script, as tests: on every driver version, with one,
-# two and eight GPUs. NV_VERSION=580.142 NV_SRC=DIR adds that driver.
+# two and eight GPUs. NV_VERSION=580.142 NV_SRC=DIR adds that driver's tour, and
+# takes it for several GPUs.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 

@@ -276,7 +276,7 @@ behaves_as_stock() {
 	diff "$BUILD/patches/$version-stock-$gpus.seen" "$BUILD/patches/$version-patched-$gpus.seen"
 }
 
-# The software GPU has firmware for one version, with which RM starts it.
+# The software GPU has firmware for the driver with which RM starts it here.
 uuid_arrives() {
 	need_tools && need_firmware "$BUILD/patches/firmware" &&
 		"$ROOT/ci/vm.sh" run --nv "$1" --variant patched --gpus 1 --timeout 600 --quiet \

@@ -17,6 +17,8 @@ FILTER=${2:-}
 SHORT=$(without_long "$ROOT/tests/rm-client/long")
 # NV_VERSION=580.142 NV_SRC=DIR chooses that driver; without NV_SRC, its copy in build/nv.
 VERSION=$(software_gpu_version "${NV_VERSION:-}")
+[ -z "${NV_SRC:-}" ] || [ "$VERSION" = "${NV_VERSION:-$VERSION}" ] ||
+	die "the software GPU does not know driver $NV_VERSION"
 # Twelve minutes beside another job, and twice as long for `make test-long`. KASAN and lockdep under
 # emulation take several times as long.
 SECONDS_MAX=1500

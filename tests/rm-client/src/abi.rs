@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Declares the structures of RM's ioctls, as in 535.261.03, 550.163.01, 580.142. `ci/test-rm.sh`
-//! compiles [`c_assertions`] against the headers of both.
+//! compiles [`c_assertions`] against the headers of each driver.
 
 mod alloc;
 mod control;
