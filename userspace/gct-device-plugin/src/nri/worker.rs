@@ -12,6 +12,7 @@
 //! its adoption waits. The runtime reports the end of every container of the node.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -66,7 +67,8 @@ impl Shared {
                 queue.releases.remove(&id);
             }
             drop(queue);
-            job();
+            // A job that panics has said so. The others must be done all the same.
+            let _ = catch_unwind(AssertUnwindSafe(job));
             if matches!(kind, Kind::Adoption) {
                 self.lock().adopted(&id);
             }
@@ -85,7 +87,8 @@ impl Queue {
     }
 }
 
-/// The thread, until this value is dropped. It does what waits then.
+/// The thread, until this value is dropped. What waits when the process ends is done by the next
+/// one's first pass.
 pub(super) struct Worker {
     shared: Arc<Shared>,
 }
