@@ -115,9 +115,10 @@ pub fn adopt(
     record.cgroup = own.context("its first process has ended")?;
     let mut lost = None;
     for (gpu, share) in shares {
-        check_slots(places, &records, gpu, &share, &group)?;
+        let slot = check_slots(places, &records, gpu, &share, &group);
         shares::add(record.gpus.entry(gpu).or_default(), &share)?;
-        if let Err(error) = check_guarantee(places, &tree, &records, gpu, &record) {
+        let fits = slot.and_then(|()| check_guarantee(places, &tree, &records, gpu, &record));
+        if let Err(error) = fits {
             drop_guarantees(record.gpus.entry(gpu).or_default().iter_mut());
             lost.get_or_insert(error);
         }

@@ -322,16 +322,19 @@ fn asks(n: u32, gpus: &str) -> (PodSandbox, Container) {
 }
 
 #[tokio::test]
-async fn one_gpu_that_cannot_be_had_leaves_no_half_of_a_container() {
+async fn a_container_that_runs_and_finds_no_slot_is_adopted_with_its_limit() {
     let node = node("half", "[nri]\ngpus = [0, 1]\nslots = 1\n");
     let (taken, both) = (asks(2, "1"), asks(1, "0,1"));
     for n in [1, 2] {
         node.make(n);
     }
     let _runtime = Runtime::start(&node.folder.join("nri.sock"), &[taken, both]).await;
-    let says = "default/pod1/main is not adopted: GPU 1 has 1 containers by annotations";
+    let says = "adopted default/pod1/main without its guarantee (1 so far): GPU 1 has 1 containers";
     until("it says so", || node.file("plugin.log").contains(says)).await;
-    assert_eq!(node.groups(), ["k8s_default_pod2_main_c2"]);
+    assert_eq!(node.groups().len(), 2);
+    let limits = ["0/gmem.limit", "1/gmem.limit"].map(|file| node.read(&format!("{GROUP}/{file}")));
+    assert_eq!(limits[0], limits[1]);
+    assert_ne!(limits[0], "max");
 }
 
 #[tokio::test]
