@@ -24,6 +24,7 @@ boot() {
 			mkdir /mnt/shm /mnt/pts
 			mount -t devpts -o newinstance,ptmxmode=0666 devpts /mnt/pts
 			: >/mnt/console
+			: >/mnt/nvidia0
 			ln -s /proc/self/fd /mnt/fd
 			ln -s pts/ptmx /mnt/ptmx
 			mount --move /mnt /dev
@@ -184,7 +185,6 @@ user() {
 	drop_in=/etc/systemd/system/gct-exporter.service.d
 	mkdir -p $drop_in
 	cp /usr/share/doc/gctgroup-tools/examples/gct-exporter-proc.conf $drop_in
-	touch /dev/nvidia0
 	systemd-run --quiet --slice=train.slice --unit=bare env -i /bin/sh -c 'exec sleep 600 </dev/nvidia0'
 	systemctl daemon-reload
 	systemctl restart gct-exporter
