@@ -364,9 +364,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.pending && !stopped && patience::moves(now - self.moved)
     }
 
-    /// Records that a wait of the program has returned. `pending` is as for [`end`](Self::end).
-    pub fn waited(&mut self, pending: bool, now: Ns) {
-        if !pending {
+    /// Records that a wait of the program has returned, behind a round.
+    pub fn waited(&mut self, now: Ns) {
+        if !self.pending {
             self.ended = self.ended.or(self.request.waited(now));
         }
     }

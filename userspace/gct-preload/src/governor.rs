@@ -47,9 +47,10 @@ pub(crate) fn end(governor: &mut Governor, pending: bool, now: Ns) {
     count_request(governor);
 }
 
-/// Records that a wait of the program has returned, and counts the request that this ends.
-pub(crate) fn waited(governor: &mut Governor, pending: bool, now: Ns) {
-    governor.waited(pending, now);
+/// Records that a wait of the program has returned, behind a round, and counts the request that
+/// this ends.
+pub(crate) fn waited(governor: &mut Governor, now: Ns) {
+    governor.waited(now);
     count_request(governor);
 }
 

@@ -131,16 +131,6 @@ impl Shared {
         count
     }
 
-    /// Learns which requests a wait of the program has ended.
-    fn waited(&mut self) {
-        let Self {
-            session, governors, ..
-        } = self;
-        for (gpu, governor) in governors.iter_mut() {
-            crate::governor::waited(governor, session.pending_on(gpu), Ns(sys::now_ns()));
-        }
-    }
-
     /// Returns within which time the worker must look although no doorbell rings: a moment for work
     /// that is held back, or whose end somebody awaits; longer for other work in flight. Returns
     /// `None` if nothing must be looked at.
@@ -222,7 +212,9 @@ pub(crate) fn waited() {
     let Some(mut shared) = lock() else { return };
     if shared.governors.have_company() {
         shared.publish();
-        shared.waited();
+        for (_, governor) in shared.governors.iter_mut() {
+            crate::governor::waited(governor, Ns(sys::now_ns()));
+        }
         wake_for(shared);
     }
 }

@@ -306,11 +306,11 @@ fn what_a_program_waits_for_is_a_request() {
         assert_eq!(beside.after(GAP.get() / 8), 1);
         if launch == 1 {
             let now = Ns(beside.bench.now_ns());
-            governor::waited(&mut beside.bench.governor, true, now);
+            governor::waited(&mut beside.bench.governor, now);
         }
         beside.bench.drain(0);
         let now = Ns(beside.bench.now_ns());
-        governor::waited(&mut beside.bench.governor, false, now);
+        governor::waited(&mut beside.bench.governor, now);
     }
     let gpu = beside.bench.governor.peers().unwrap().gpu().clone();
     assert_eq!(gpu.page.requests().count(), 3);
