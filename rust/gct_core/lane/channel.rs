@@ -333,7 +333,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             None => count,
         };
         let both = count.saturating_mul(2).saturating_add(ADDED_WORDS);
-        let filled = match governor.limits().strict && count <= fills::SEGMENT_WORDS_MAX {
+        let filled = match governor.writes_fills(count) {
             true => placed.saturating_add(fills::ADDED_WORDS),
             false => placed,
         };

@@ -252,6 +252,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         at
     }
 
+    /// Returns whether the fills of a segment of `count` words are written out.
+    pub(super) fn writes_fills(&self, count: usize) -> bool {
+        self.limits().strict && count <= fills::SEGMENT_WORDS_MAX
+    }
+
     /// Writes out the fills by a macro of a segment that was read, where a macro would end the
     /// channel. Returns the segment with its words.
     fn filled<W: Words>(
@@ -262,8 +267,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Segment {
         // CAST: widening.
         let count = segment.words as usize;
-        let looks = self.limits().strict && count <= fills::SEGMENT_WORDS_MAX;
-        if !looks || round.copies.is_none() || !stream.tracker.is_between_bursts() {
+        if !self.writes_fills(count)
+            || round.copies.is_none()
+            || !stream.tracker.is_between_bursts()
+        {
             return segment;
         }
         let longer = fills::expand(&mut round.work.words, count);
