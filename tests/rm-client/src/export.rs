@@ -101,35 +101,26 @@ impl Gpu {
     ///
     /// Those of the driver.
     pub fn dma_buf(&self, memory: Handle, bytes: u64) -> Result<OwnedFd, Error> {
-        let client = self.client.handle();
-        let descriptor = if self.client.control_file().release() == Release::R580 {
-            let mut call = share::ExportDmaBufForMapping {
-                descriptor: -1,
-                client,
-                total: 1,
-                count: 1,
-                total_size: bytes,
-                ..Default::default()
-            };
-            call.objects[0][0] = memory;
-            call.sizes[0][0] = bytes;
-            sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
-            done(call.status)?;
-            call.descriptor
-        } else {
-            let mut call = share::ExportDmaBuf {
-                descriptor: -1,
-                client,
-                total: 1,
-                count: 1,
-                total_size: bytes,
-                ..Default::default()
-            };
-            call.objects[0][0] = memory;
-            call.sizes[0][0] = bytes;
-            sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
-            done(call.status)?;
-            call.descriptor
+        macro_rules! export {
+            ($kind:ident) => {{
+                let mut call = share::$kind {
+                    descriptor: -1,
+                    client: self.client.handle(),
+                    total: 1,
+                    count: 1,
+                    total_size: bytes,
+                    ..Default::default()
+                };
+                call.objects[0][0] = memory;
+                call.sizes[0][0] = bytes;
+                sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
+                done(call.status)?;
+                call.descriptor
+            }};
+        }
+        let descriptor = match self.client.control_file().release() {
+            Release::R580 => export!(ExportDmaBufForMapping),
+            Release::R535 | Release::R550 => export!(ExportDmaBuf),
         };
         // SAFETY: the driver has just opened the descriptor for this process, and nothing else owns
         // it.

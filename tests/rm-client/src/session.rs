@@ -487,34 +487,26 @@ impl Session {
         address: Option<u64>,
     ) -> Result<u64, Error> {
         let client = self.gpu.client();
-        if client.control_file().release() == Release::R580 {
-            let mut call = abi::MapMemoryDmaWithKind {
-                client: client.handle(),
-                device: self.gpu.device(),
-                range,
-                memory,
-                length: bytes,
-                flags: address.map_or(0, |_| n::MAP_DMA_FIXED),
-                address: address.unwrap_or(0),
-                ..Default::default()
-            };
-            let file = client.control_file().file();
-            sys::ioctl_plain(file, n::ESCAPE_MAP_DMA, &mut call)?;
-            return done(call.status).map(|()| call.address);
+        macro_rules! map {
+            ($kind:ident) => {{
+                let mut call = abi::$kind {
+                    client: client.handle(),
+                    device: self.gpu.device(),
+                    range,
+                    memory,
+                    length: bytes,
+                    flags: address.map_or(0, |_| n::MAP_DMA_FIXED),
+                    address: address.unwrap_or(0),
+                    ..Default::default()
+                };
+                sys::ioctl_plain(client.control_file().file(), n::ESCAPE_MAP_DMA, &mut call)?;
+                done(call.status).map(|()| call.address)
+            }};
         }
-        let mut call = abi::MapMemoryDma {
-            client: client.handle(),
-            device: self.gpu.device(),
-            range,
-            memory,
-            length: bytes,
-            flags: address.map_or(0, |_| n::MAP_DMA_FIXED),
-            address: address.unwrap_or(0),
-            ..Default::default()
-        };
-        let file = client.control_file().file();
-        sys::ioctl_plain(file, n::ESCAPE_MAP_DMA, &mut call)?;
-        done(call.status).map(|()| call.address)
+        match client.control_file().release() {
+            Release::R580 => map!(MapMemoryDmaWithKind),
+            Release::R535 | Release::R550 => map!(MapMemoryDma),
+        }
     }
 
     /// Unmaps memory that is mapped in a range.
@@ -524,29 +516,23 @@ impl Session {
     /// Those of the driver.
     pub fn unmap_in(&self, range: Handle, memory: Handle, address: u64) -> Result<(), Error> {
         let client = self.gpu.client();
-        if client.control_file().release() == Release::R580 {
-            let mut call = abi::UnmapMemoryDmaWithSize {
-                client: client.handle(),
-                device: self.gpu.device(),
-                range,
-                memory,
-                address,
-                ..Default::default()
-            };
-            let file = client.control_file().file();
-            sys::ioctl_plain(file, n::ESCAPE_UNMAP_DMA, &mut call)?;
-            return done(call.status);
+        macro_rules! unmap {
+            ($kind:ident) => {{
+                let mut call = abi::$kind {
+                    client: client.handle(),
+                    device: self.gpu.device(),
+                    range,
+                    memory,
+                    address,
+                    ..Default::default()
+                };
+                sys::ioctl_plain(client.control_file().file(), n::ESCAPE_UNMAP_DMA, &mut call)?;
+                done(call.status)
+            }};
         }
-        let mut call = abi::UnmapMemoryDma {
-            client: client.handle(),
-            device: self.gpu.device(),
-            range,
-            memory,
-            address,
-            ..Default::default()
-        };
-        let file = client.control_file().file();
-        sys::ioctl_plain(file, n::ESCAPE_UNMAP_DMA, &mut call)?;
-        done(call.status)
+        match client.control_file().release() {
+            Release::R580 => unmap!(UnmapMemoryDmaWithSize),
+            Release::R535 | Release::R550 => unmap!(UnmapMemoryDma),
+        }
     }
 }

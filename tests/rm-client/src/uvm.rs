@@ -218,28 +218,25 @@ impl Uvm {
     ///
     /// Those of the driver.
     pub fn prefer_cpu(&self, base: usize, length: usize) -> Result<(), Error> {
-        if self.release == Release::R580 {
-            let mut call = abi::UvmPreferredLocationWithNode {
-                // CAST: an address and a size of this process.
-                base: base as u64,
-                length: length as u64,
-                location: Self::CPU,
-                // Any node.
-                node: -1,
-                ..Default::default()
-            };
-            self.call(n::UVM_PREFER, &mut call)?;
-            return done(call.status);
+        macro_rules! prefer {
+            ($kind:ident $($more:tt)*) => {{
+                let mut call = abi::$kind {
+                    // CAST: an address and a size of this process.
+                    base: base as u64,
+                    length: length as u64,
+                    location: Self::CPU,
+                    $($more)*
+                    ..Default::default()
+                };
+                self.call(n::UVM_PREFER, &mut call)?;
+                done(call.status)
+            }};
         }
-        let mut call = abi::UvmPreferredLocation {
-            // CAST: an address and a size of this process.
-            base: base as u64,
-            length: length as u64,
-            location: Self::CPU,
-            ..Default::default()
-        };
-        self.call(n::UVM_PREFER, &mut call)?;
-        done(call.status)
+        match self.release {
+            // Any node.
+            Release::R580 => prefer!(UvmPreferredLocationWithNode node: -1,),
+            Release::R535 | Release::R550 => prefer!(UvmPreferredLocation),
+        }
     }
 
     /// Runs NVIDIA's test that flushes the buffer of faults, so many times.
@@ -356,31 +353,25 @@ impl Uvm {
         base: u64,
         length: u64,
     ) -> Result<(), Error> {
-        if self.release == Release::R580 {
-            let mut call = abi::UvmMapExternalMany {
-                base,
-                length,
-                attributes_count: 1,
-                control: by.control_file().file().as_raw_fd(),
-                client: gpu.client().handle(),
-                memory,
-                ..Default::default()
-            };
-            call.attributes[0][0].uuid = self.uuid;
-            self.call(n::UVM_MAP_EXTERNAL, &mut call)?;
-            return done(call.status);
+        macro_rules! map {
+            ($kind:ident $($first:tt)+) => {{
+                let mut call = abi::$kind {
+                    base,
+                    length,
+                    attributes_count: 1,
+                    control: by.control_file().file().as_raw_fd(),
+                    client: gpu.client().handle(),
+                    memory,
+                    ..Default::default()
+                };
+                call.attributes$($first)+.uuid = self.uuid;
+                self.call(n::UVM_MAP_EXTERNAL, &mut call)?;
+                done(call.status)
+            }};
         }
-        let mut call = abi::UvmMapExternal {
-            base,
-            length,
-            attributes_count: 1,
-            control: by.control_file().file().as_raw_fd(),
-            client: gpu.client().handle(),
-            memory,
-            ..Default::default()
-        };
-        call.attributes[0].uuid = self.uuid;
-        self.call(n::UVM_MAP_EXTERNAL, &mut call)?;
-        done(call.status)
+        match self.release {
+            Release::R580 => map!(UvmMapExternalMany[0][0]),
+            Release::R535 | Release::R550 => map!(UvmMapExternal[0]),
+        }
     }
 }

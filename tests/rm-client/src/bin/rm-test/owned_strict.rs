@@ -150,7 +150,7 @@ const BAD: &[(&str, Bad)] = &[
         launcher.submit(&[incr(1, 0x37fc, 2), 0, 0])
     }),
     ("methods that begin anew", |_, launcher| {
-        launcher.submit(&[&[incr(1, 0x3ffc, 2)][..], &[0; 2]].concat())
+        launcher.submit(&[incr(1, 0x3ffc, 2), 0, 0])
     }),
     ("methods from the shadow", |_, launcher| {
         launcher.submit(&[immediate(1, 0x124, 3)])
