@@ -177,10 +177,10 @@ def import_series(version, folder):
     before = {patch.name[5:]: parse(patch, STORED)[1] for patch in patches(SERIES)}  # without the number
     if gone := set(before) - {new.name[5:] for new in news}:
         die("remove these from the series, or rename them there, first:", *sorted(gone))
+    read = [(new, *parse(new, PLAIN)) for new in news]  # before anything of the series goes
     for old in patches(SERIES):
         old.unlink()
-    for new in news:
-        message, ours = parse(new, PLAIN)
+    for new, message, ours in read:
         message = re.sub(r"^From .*\n", "", message[:message.index("\n---\n") + 5])
         message = re.sub(r"\[PATCH[^]]*\] (.*(?:\n .*)*)", lambda m: "[PATCH] " + m[1].replace("\n", ""), message, count=1)
         stored = SERIES / new.name
