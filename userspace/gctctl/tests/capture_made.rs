@@ -289,13 +289,15 @@ fn an_invalid_capture_is_refused_with_its_line() {
 fn unusual_words_are_shown_and_passed_unchanged() {
     let tree = FakeTree::new("capture-hostile");
     let head = "gp ch=3 class=c86f tsg_engine=0 token=a gpu_va=0";
-    // No words; a segment that ends before a launch; an old header; a burst beyond the last word.
+    // No words; a segment that ends before a launch; an old header; a burst beyond the last word,
+    // and one beyond the last method.
     for (words, refused) in [
         ("words=0 :", false),
         ("words=3 : e0000000 ffffffff 20042062", false),
         ("words=2 : 00040180 0", true),
         ("words=2 : 20042062 0", false),
-        ("words=1 : 3fffe000", false),
+        ("words=1 : 2fffe000", false),
+        ("words=1 : 3fffe000", true),
     ] {
         tree.write(
             "hostile.pbcap",
