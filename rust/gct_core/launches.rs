@@ -2,9 +2,12 @@
 
 //! Sums up what became of an owner's launches, as `compute.stat` shows it.
 
+use crate::features::Feature;
+use crate::iface::File;
 use crate::mask::TpcMask;
 use crate::submit::stats::{Counters, Reason};
 use crate::units::Sat;
+use core::num::NonZero;
 
 /// The TPCs that an owner's last launch was granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,92 +21,119 @@ pub enum EffectiveTpcs {
     Mask(TpcMask),
 }
 
-/// Sums over all launches since the owner was first seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launches {
-    /// Launches that were found.
-    pub launches: u64,
-    /// Launches whose mask was written.
-    pub rewritten: u64,
-    /// Launches that were split.
-    pub split: u64,
-    /// Atoms of the split launches.
-    pub atoms: u64,
-    /// Launches, atoms and replays of graphs that have ended and whose duration was predicted.
-    pub predicted: u64,
-    /// Those of them that took over 50 us more or less.
-    pub mispredicted: u64,
-    /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
-    /// them.
-    pub narrowed: u64,
-    /// Launches and atoms that had more TPCs than a goal of others leaves, because their blocks may
-    /// wait for each other.
-    pub spared: u64,
-    /// Launches that had fewer TPCs than granted because of `slip.tpc`.
-    pub slip_narrowed: u64,
-    /// Launches that had all of them although there was a slip: fewer were not good.
-    pub slip_refused: u64,
-    /// The TPC-time that the slip has saved, in nanoseconds of the whole GPU.
-    pub slip_saved: u64,
-    /// Times that the work in flight of a channel stalled while a limit was in force.
-    pub stalled: u64,
-    /// Launches that could not be split or moved, and segments that could not be replaced, for lack
-    /// of room.
-    pub crowded: u64,
-    /// Channels that were stopped because of `channel.strict`.
-    pub refused: u64,
-    /// Launches, segments and orders passed through unchanged, indexed by [`Reason`].
-    pub passed: [u64; Reason::COUNT],
+/// A counter of launches: its line in the tree, and its metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    /// The file that shows it, once in each pool.
+    pub file: File,
+    /// The key of its line.
+    pub key: &'static str,
+    /// The feature without which there is no line.
+    pub feature: Feature,
+    /// The name of its metric without prefix, unit and suffix.
+    pub metric: &'static str,
+    /// Says in one sentence what it counts.
+    pub doc: &'static str,
+    /// What the line's number is a multiple of.
+    pub divisor: NonZero<u64>,
+    /// Returns the counter.
+    pub get: fn(&Launches) -> u64,
+    /// Sets the counter.
+    pub set: fn(&mut Launches, u64),
+}
+
+/// Declares the fields of [`Launches`] and all that is said of each elsewhere. A new one is
+/// appended: its place here is its place in the page of a process.
+macro_rules! counters {
+    ($($field:ident $(/ $divisor:literal)?: $file:ident $key:literal $feature:ident $metric:literal
+        $doc:literal)*) => {
+        /// Sums over all launches since the owner was first seen.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Launches {
+            $(#[doc = $doc] pub $field: u64,)*
+            /// Launches, segments and orders passed through unchanged, indexed by [`Reason`].
+            pub passed: [u64; Reason::COUNT],
+        }
+
+        /// Every counter but those of [`Launches::passed`].
+        pub const COUNTS: &[Count] = &[$(Count {
+            file: File::$file,
+            key: $key,
+            feature: Feature::$feature,
+            metric: $metric,
+            doc: $doc,
+            divisor: NonZero::<u64>::MIN $(.saturating_mul(NonZero::new($divisor).unwrap()))?,
+            get: |launches| launches.$field,
+            set: |launches, count| launches.$field = count,
+        },)*];
+
+        impl Launches {
+            /// No launches.
+            pub const ZERO: Self = Self {
+                $($field: 0,)*
+                passed: [0; Reason::COUNT],
+            };
+
+            fn combine(&self, other: &Self, with: fn(Sat<u64>, Sat<u64>) -> Sat<u64>) -> Self {
+                let with = |a, b| with(Sat(a), Sat(b)).0;
+                let mut passed = self.passed;
+                for (count, more) in passed.iter_mut().zip(other.passed) {
+                    *count = with(*count, more);
+                }
+                Self {
+                    $($field: with(self.$field, other.$field),)*
+                    passed,
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    launches: ComputeStat "launches" TpcMask "launches"
+        "Launches that were found."
+    rewritten: ComputeStat "rewritten" TpcMask "launches_rewritten"
+        "Launches whose mask was written."
+    split: ComputeStat "split" TpcMask "launches_split"
+        "Launches that were split."
+    atoms: ComputeStat "atoms" TpcMask "launch_atoms"
+        "Atoms that split launches became."
+    predicted: ComputeStat "predicted" TpcMask "launches_predicted"
+        "Launches, atoms and replays of graphs that have ended and whose duration was predicted."
+    mispredicted: ComputeStat "mispredicted" TpcMask "launches_mispredicted"
+        "Those of them that took over 50 us more or less than predicted. Their waits for others on the GPU count."
+    narrowed: ComputeEvents "narrowed" TpcMask "launches_narrowed"
+        "Launches whose blocks fit in one wave of the whole GPU, and not in one of their TPCs."
+    spared: ComputeEvents "spared" TpcMask "launches_spared"
+        "Launches and atoms that had more TPCs than `slo.p99` of another or a later neighbour leaves, because their blocks may wait for each other."
+    slip_narrowed: ComputeStat "slip_narrowed" SlipTpc "launches_slip_narrowed"
+        "Launches and replays of graphs that had fewer TPCs than granted, because of `slip.tpc`."
+    slip_refused: ComputeStat "slip_refused" SlipTpc "launches_slip_refused"
+        "Those that had all of them although there is a slip: on fewer they were too slow, or saved no larger part of TPC-time than they cost in time."
+    slip_saved / 1_000: ComputeStat "slip_saved_usec" SlipTpc "compute_slip_saved"
+        "What the slip has saved of `usage_tpc_usec`: the time on all granted TPCs, as observed before, minus the time on fewer, each times the part of the GPU's TPCs."
+    stalled: ComputeEvents "stalled" TpcMask "compute_stalls"
+        "Times that nothing of a channel ended for 5 s, nor for four times the predicted time, while a limit was in force."
+    crowded: ComputeStat "crowded" TpcMask "launches_crowded"
+        "Launches and segments that stayed as they were for lack of room: no frame was free for a split, or there was no memory for what replaces the segment."
+    refused: ComputeEvents "refused" ChannelStrict "channels_refused"
+        "Channels that were stopped because of `channel.strict`."
 }
 
 impl Launches {
-    /// No launches.
-    pub const ZERO: Self = Self {
-        launches: 0,
-        rewritten: 0,
-        split: 0,
-        atoms: 0,
-        predicted: 0,
-        mispredicted: 0,
-        narrowed: 0,
-        spared: 0,
-        slip_narrowed: 0,
-        slip_refused: 0,
-        slip_saved: 0,
-        stalled: 0,
-        crowded: 0,
-        refused: 0,
-        passed: [0; Reason::COUNT],
-    };
-
-    /// Converts the counters of the submission path. A call without a grid is not a launch, and a
-    /// recognised graph replay is not a call of an unknown QMD.
+    /// Returns the sums of the submission path as they are shown. A call without a grid is not a
+    /// launch, and a recognised graph replay is not a call of an unknown QMD.
     pub fn of(counters: &Counters) -> Self {
-        let mut passed = counters.kept;
-        for (count, reason) in passed.iter_mut().zip(Reason::ALL) {
+        let mut shown = counters.sums;
+        shown.launches = (Sat(shown.launches) - Sat(counters.nulls)).0;
+        for (count, reason) in shown.passed.iter_mut().zip(Reason::ALL) {
             match reason {
                 Reason::Null => *count = 0,
                 Reason::NotHere => *count = (Sat(*count) - Sat(counters.replays)).0,
                 _ => {}
             }
         }
-        Self {
-            launches: (Sat(counters.launches) - Sat(counters.nulls)).0,
-            rewritten: counters.masked,
-            split: counters.split,
-            atoms: counters.atoms,
-            predicted: counters.predicted,
-            mispredicted: counters.mispredicted,
-            narrowed: counters.narrowed,
-            spared: counters.spared,
-            slip_narrowed: counters.slip_narrowed,
-            slip_refused: counters.slip_refused,
-            slip_saved: counters.slip_saved,
-            stalled: counters.stalled,
-            crowded: counters.crowded,
-            refused: counters.refused,
-            passed,
-        }
+        shown
     }
 
     /// Returns how often something was passed through, for any reason.
@@ -124,31 +154,6 @@ impl Launches {
     pub fn since(&self, earlier: &Self) -> Self {
         self.combine(earlier, |a, b| a - b)
     }
-
-    fn combine(&self, other: &Self, with: fn(Sat<u64>, Sat<u64>) -> Sat<u64>) -> Self {
-        let with = |a, b| with(Sat(a), Sat(b)).0;
-        let mut passed = self.passed;
-        for (count, more) in passed.iter_mut().zip(other.passed) {
-            *count = with(*count, more);
-        }
-        Self {
-            launches: with(self.launches, other.launches),
-            rewritten: with(self.rewritten, other.rewritten),
-            split: with(self.split, other.split),
-            atoms: with(self.atoms, other.atoms),
-            predicted: with(self.predicted, other.predicted),
-            mispredicted: with(self.mispredicted, other.mispredicted),
-            narrowed: with(self.narrowed, other.narrowed),
-            spared: with(self.spared, other.spared),
-            slip_narrowed: with(self.slip_narrowed, other.slip_narrowed),
-            slip_refused: with(self.slip_refused, other.slip_refused),
-            slip_saved: with(self.slip_saved, other.slip_saved),
-            stalled: with(self.stalled, other.stalled),
-            crowded: with(self.crowded, other.crowded),
-            refused: with(self.refused, other.refused),
-            passed,
-        }
-    }
 }
 
 impl Default for Launches {
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn companions_are_no_launches_and_known_replays_are_not_passed() {
         let mut counters = Counters::new();
-        (counters.launches, counters.nulls, counters.replays) = (9, 4, 2);
+        (counters.sums.launches, counters.nulls, counters.replays) = (9, 4, 2);
         counters.keep(Reason::Null);
         for _ in 0..3 {
             counters.keep(Reason::NotHere);

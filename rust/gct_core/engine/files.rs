@@ -11,7 +11,7 @@ use crate::ids::{GpuId, Owner, Scope};
 use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
-use crate::launches::{EffectiveTpcs, Launches};
+use crate::launches::{EffectiveTpcs, Launches, COUNTS};
 use crate::policy::slo::Verdict;
 use crate::records::{Asks, Gpu, GpuClock, Pool, WorkerCost};
 use crate::rmapi::allow::Rule;
@@ -311,11 +311,7 @@ fn show_pool(
                 false => Ok(()),
             })
             .and_then(|()| match features.has(Feature::TpcMask) {
-                true => show_launches(&pool.launches, out),
-                false => Ok(()),
-            })
-            .and_then(|()| match features.has(Feature::SlipTpc) {
-                true => show_slip(&pool.launches, out),
+                true => show_passed(&pool.launches, out),
                 false => Ok(()),
             })
             .and_then(|()| match features.has(Feature::SlipPower) {
@@ -325,7 +321,8 @@ fn show_pool(
             .and_then(|()| match features.has(Feature::Usage) {
                 true => show_time(pool, out),
                 false => Ok(()),
-            }),
+            })
+            .and_then(|()| show_counts(entry.file, &pool.launches, features, out)),
         File::SloStat => show_goal(&pool.goal, out),
         File::ComputeEvents => show_compute_events(pool, features, out),
         File::TpcReserved if pool.reserved.is_empty() => out.write_str("none\n"),
@@ -368,13 +365,6 @@ fn show_forbidden(forbidden: &[u64; Rule::COUNT], out: &mut dyn Write) -> fmt::R
     Ok(())
 }
 
-/// Shows what `slip.tpc` does to the launches of an owner.
-fn show_slip(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
-    show::stat_line("slip_narrowed", launches.slip_narrowed, out)?;
-    show::stat_line("slip_refused", launches.slip_refused, out)?;
-    show::stat_line("slip_saved_usec", launches.slip_saved / 1_000, out)
-}
-
 /// Shows the clock of a GPU.
 fn show_clock(clock: &GpuClock, out: &mut dyn Write) -> fmt::Result {
     show::stat_line("mhz", clock.now.get().into(), out)?;
@@ -406,19 +396,11 @@ fn show_goal(goal: &Verdict, out: &mut dyn Write) -> fmt::Result {
 
 /// Shows errors of an owner's work, as far as the backend learns of them.
 fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
-    if features.has(Feature::TpcMask) {
-        show::stat_line("narrowed", pool.launches.narrowed, out)?;
-        show::stat_line("spared", pool.launches.spared, out)?;
-        show::stat_line("stalled", pool.launches.stalled, out)?;
-    }
-    if features.has(Feature::ChannelStrict) {
-        show::stat_line("refused", pool.launches.refused, out)?;
-    }
     if features.has(Feature::Faults) {
         show::stat_line("faults", pool.faults.count, out)?;
         show::stat_line("last_xid", u64::from(pool.faults.last_xid), out)?;
     }
-    Ok(())
+    show_counts(File::ComputeEvents, &pool.launches, features, out)
 }
 
 /// Shows the time of an owner. Each reason why work was held back has a line once it occurred.
@@ -443,20 +425,24 @@ fn show_time(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     Ok(())
 }
 
-/// Shows launches. Each reason why launches were passed has a line once it occurred.
-fn show_launches(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
-    for (key, value) in [
-        ("launches", launches.launches),
-        ("rewritten", launches.rewritten),
-        ("split", launches.split),
-        ("atoms", launches.atoms),
-        ("predicted", launches.predicted),
-        ("mispredicted", launches.mispredicted),
-        ("crowded", launches.crowded),
-        ("passed", launches.passed_total()),
-    ] {
-        show::stat_line(key, value, out)?;
+/// Shows the counters of launches that a file has.
+fn show_counts(
+    file: File,
+    launches: &Launches,
+    features: FeatureSet,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    for count in COUNTS {
+        if count.file == file && features.has(count.feature) {
+            show::stat_line(count.key, (count.get)(launches) / count.divisor, out)?;
+        }
     }
+    Ok(())
+}
+
+/// Shows what was passed. Each reason has a line once it occurred.
+fn show_passed(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
+    show::stat_line("passed", launches.passed_total(), out)?;
     for (reason, count) in Reason::ALL.iter().zip(launches.passed) {
         if count > 0 {
             writeln!(out, "passed.{} {count}", reason.name())?;

@@ -2,8 +2,9 @@
 
 //! Lists the keys of the files of `KEY VALUE` lines.
 
-use super::files::File;
+use super::files::{File, FILES};
 use crate::features::Feature;
+use crate::launches::COUNTS;
 
 /// A key of a file of `KEY VALUE` lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +50,19 @@ const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'sta
     }
 }
 
-/// Every key. A key without a source is neither in the table nor in the file.
-pub const KEYS: &[Key] = &[
+/// Returns every key, file by file. A key without a source is neither in the table nor in the
+/// file.
+pub fn all() -> impl Iterator<Item = Key> {
+    let of = |file| {
+        let named = KEYS.iter().copied().filter(move |key| key.file == file);
+        let counts = COUNTS.iter().filter(move |count| count.file == file);
+        named.chain(counts.map(|it| key(it.file, it.key, Some(it.feature), it.doc)))
+    };
+    FILES.iter().flat_map(move |entry| of(entry.file))
+}
+
+/// The keys beside those of [`COUNTS`].
+const KEYS: &[Key] = &[
     key(
         File::Events,
         "limit",
@@ -246,69 +258,9 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeStat,
-        "launches",
-        Some(Feature::TpcMask),
-        "Launches that were found.",
-    ),
-    key(
-        File::ComputeStat,
-        "rewritten",
-        Some(Feature::TpcMask),
-        "Launches whose mask was written.",
-    ),
-    key(
-        File::ComputeStat,
-        "split",
-        Some(Feature::TpcMask),
-        "Launches that were split.",
-    ),
-    key(
-        File::ComputeStat,
-        "atoms",
-        Some(Feature::TpcMask),
-        "Atoms that split launches became.",
-    ),
-    key(
-        File::ComputeStat,
-        "predicted",
-        Some(Feature::TpcMask),
-        "Launches, atoms and replays of graphs that have ended and whose duration was predicted.",
-    ),
-    key(
-        File::ComputeStat,
-        "mispredicted",
-        Some(Feature::TpcMask),
-        "Those of them that took over 50 us more or less than predicted. Their waits for others on the GPU count.",
-    ),
-    key(
-        File::ComputeStat,
-        "crowded",
-        Some(Feature::TpcMask),
-        "Launches and segments that stayed as they were for lack of room: no frame was free for a split, or there was no memory for what replaces the segment.",
-    ),
-    key(
-        File::ComputeStat,
         "passed",
         Some(Feature::TpcMask),
         "Launches and orders that were passed unchanged; each reason that occurred has a line `passed.REASON`.",
-    ),
-    key(
-        File::ComputeStat,
-        "slip_narrowed",
-        Some(Feature::SlipTpc),
-        "Launches and replays of graphs that had fewer TPCs than granted, because of `slip.tpc`.",
-    ),
-    key(
-        File::ComputeStat,
-        "slip_refused",
-        Some(Feature::SlipTpc),
-        "Those that had all of them although there is a slip: on fewer they were too slow, or saved no larger part of TPC-time than they cost in time.",
-    ),
-    key(
-        File::ComputeStat,
-        "slip_saved_usec",
-        Some(Feature::SlipTpc),
-        "What the slip has saved of `usage_tpc_usec`: the time on all granted TPCs, as observed before, minus the time on fewer, each times the part of the GPU's TPCs.",
     ),
     key(
         File::ComputeStat,
@@ -382,30 +334,6 @@ pub const KEYS: &[Key] = &[
         source: Source::Answers,
         doc: "The same while some owner has a limit on launches on the GPU, else 0: these channels use the GPU beside that limit.",
     },
-    key(
-        File::ComputeEvents,
-        "narrowed",
-        Some(Feature::TpcMask),
-        "Launches whose blocks fit in one wave of the whole GPU, and not in one of their TPCs.",
-    ),
-    key(
-        File::ComputeEvents,
-        "spared",
-        Some(Feature::TpcMask),
-        "Launches and atoms that had more TPCs than `slo.p99` of another or a later neighbour leaves, because their blocks may wait for each other.",
-    ),
-    key(
-        File::ComputeEvents,
-        "stalled",
-        Some(Feature::TpcMask),
-        "Times that nothing of a channel ended for 5 s, nor for four times the predicted time, while a limit was in force.",
-    ),
-    key(
-        File::ComputeEvents,
-        "refused",
-        Some(Feature::ChannelStrict),
-        "Channels that were stopped because of `channel.strict`.",
-    ),
     key(
         File::ComputeEvents,
         "faults",

@@ -128,7 +128,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         // A segment without a launch was not asked about its TPCs.
         let spared =
             self.spares && !matches!(next, Next::Whole { seal: None, .. } | Next::Transfers(_));
-        add(&mut self.counters.spared, u64::from(spared));
+        add(&mut self.counters.sums.spared, u64::from(spared));
         match next {
             Next::Whole {
                 entry,

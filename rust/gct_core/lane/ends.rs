@@ -53,8 +53,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.learn_size(submission, end, now);
         self.learn_clock(submission, end, now);
         let predicted = submission.is_predicted();
-        add(&mut self.counters.predicted, u64::from(predicted));
-        add(&mut self.counters.mispredicted, u64::from(end.missed));
+        add(&mut self.counters.sums.predicted, u64::from(predicted));
+        add(&mut self.counters.sums.mispredicted, u64::from(end.missed));
         if !end.missed && !self.may_learn(submission, end) {
             return;
         }

@@ -405,7 +405,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Refuses the entry that is being looked at, and so its channel.
     pub(super) fn refuse(&mut self) {
         self.refused = true;
-        add(&mut self.counters.refused, 1);
+        add(&mut self.counters.sums.refused, 1);
     }
 
     /// Returns whether the last entry was refused, once.
@@ -416,7 +416,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Counts a stall of a lane, if a limit may be the reason.
     pub fn count_stalled(&mut self) {
         let acts = self.acts();
-        add(&mut self.counters.stalled, u64::from(acts));
+        add(&mut self.counters.sums.stalled, u64::from(acts));
     }
 
     /// Returns whether a pause has a known reason: the tenant is frozen, or the backend did not run

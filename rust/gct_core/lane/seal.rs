@@ -162,7 +162,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if let Some(copies) = copies {
             let copy = copies.put(round.memory, &segment, out);
             if copy.is_none() {
-                add(&mut self.counters.crowded, 1);
+                add(&mut self.counters.sums.crowded, 1);
                 self.forget_graphs();
             }
             return copy.map(|copy| Entry::Segment(copy).encode());
@@ -200,7 +200,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             .filter(|call| call.version.is_some() && !call.is_null())
         {
             let narrowed = may_narrow && self.is_narrowed(call, words);
-            add(&mut self.counters.narrowed, u64::from(narrowed));
+            add(&mut self.counters.sums.narrowed, u64::from(narrowed));
             let one = core::slice::from_ref(call);
             rewrite::in_place(words, one, &[order], &mut self.counters);
         }

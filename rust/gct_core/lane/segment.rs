@@ -292,7 +292,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return Some((entry, base, segment, Place::Tenant(at)));
         };
         let copy = copies.take(&segment);
-        add(&mut self.counters.crowded, u64::from(copy.is_none()));
+        add(&mut self.counters.sums.crowded, u64::from(copy.is_none()));
         let copy = copy?;
         let place = Place::Copy { written: false };
         Some((Entry::Segment(copy).encode(), Some(0), copy, place))
@@ -406,7 +406,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Memory::new(&mut self.nodes, &mut self.replays).forget_mask(call.qmd_va);
         }
         let narrowed = narrowed && atoms.is_some();
-        add(&mut self.counters.narrowed, u64::from(narrowed));
+        add(&mut self.counters.sums.narrowed, u64::from(narrowed));
         atoms
     }
 

@@ -344,13 +344,13 @@ fn paces(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
         released += bench.publish(ram, sides);
         sides.fetch();
     }
-    let all = bench.governor.counters().atoms;
+    let all = bench.governor.counters().sums.atoms;
     check(u64::from(released.0) == all && all > 4, "all are released")?;
     check(!bench.lane.is_pending(sides), "all have ended")?;
     bench.lane.forget(|_| true);
     bench.scratch.forget(|_| true);
     let counters = bench.governor.counters();
-    check(counters.crowded == 0, "there was room")?;
+    check(counters.sums.crowded == 0, "there was room")?;
     check(counters.kept(Reason::Unreadable) == 0, "all was read")
 }
 

@@ -265,11 +265,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         Laws::new(&mut self.sizing.laws, &mut self.sizing.uses).launch(&kernel, &size);
         let refused = size.verdict == Verdict::Refused;
-        add(&mut self.counters.slip_refused, u64::from(refused));
+        add(&mut self.counters.sums.slip_refused, u64::from(refused));
         if bound {
             let most = self.sizing.most;
             add(
-                &mut self.counters.slip_narrowed,
+                &mut self.counters.sums.slip_narrowed,
                 u64::from(size.tpcs < most),
             );
             submission.sized = Some(Allotment {
@@ -294,7 +294,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if let Some(whole) = whole.filter(|_| tpcs < most) {
             let (before, after) = (whole * u64::from(most), end.time * submission.tpcs);
             let saved = (before - after) / u64::from(gpu_count.max(1));
-            add(&mut self.counters.slip_saved, saved.get());
+            add(&mut self.counters.sums.slip_saved, saved.get());
         }
         let began = now - end.time;
         if submission.is_timed(end, ERROR) && began > self.sizing.disturbed {

@@ -159,7 +159,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
         }
         let frame = scratch.frame(memory);
         let Some(frame) = frame.filter(|frame| frame.is_read_only() == copies.is_some()) else {
-            add(&mut to.counters.crowded, 1);
+            add(&mut to.counters.sums.crowded, 1);
             return None;
         };
         let done = frame.done_words(self.number);
@@ -187,7 +187,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             Some((segment, emitted.slots))
         });
         let Some((segment, slots)) = placed else {
-            add(&mut to.counters.crowded, 1);
+            add(&mut to.counters.sums.crowded, 1);
             return None;
         };
         let count = match frame.is_read_only() {
@@ -360,7 +360,7 @@ impl<V: Copy + 'static> Atoms<V> {
         let Some(qmd) = room.slot(slot) else { return };
         if let Some(mask) = mask {
             match mask::apply(qmd, Version::V04_00, mask) {
-                Ok(_) if atom == 0 => add(&mut counters.masked, 1),
+                Ok(_) if atom == 0 => add(&mut counters.sums.rewritten, 1),
                 Ok(_) => {}
                 Err(reason) => counters.keep(reason),
             }

@@ -276,7 +276,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let scratch = round.scratch.as_deref_mut()?;
         let frame = scratch.frame(round.memory);
         let frame = frame.filter(|frame| frame.is_read_only() == round.copies.is_some());
-        add(&mut self.counters.crowded, u64::from(frame.is_none()));
+        add(&mut self.counters.sums.crowded, u64::from(frame.is_none()));
         let frame = frame?;
         self.splits = self.splits.wrapping_add(1);
         let cut = Cut {

@@ -175,7 +175,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 Some((Entry::Segment(copy).encode(), count))
             }
             (placed, to) => {
-                add(&mut counters.crowded, u64::from(placed != Some(0)));
+                add(&mut counters.sums.crowded, u64::from(placed != Some(0)));
                 if let Some(to) = to {
                     to.cancel();
                 }

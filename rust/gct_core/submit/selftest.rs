@@ -220,7 +220,7 @@ fn splitting(memory: &mut Memory) -> Result<(), Failure> {
         "the room is known beforehand",
     )?;
     check(
-        memory.counters.split == 1 && memory.counters.atoms == 4 && emitted.cuts == ATOMS,
+        memory.counters.sums.split == 1 && memory.counters.sums.atoms == 4 && emitted.cuts == ATOMS,
         "the split is counted",
     )?;
     let length = usize::try_from(emitted.words).unwrap_or(0);

@@ -3,6 +3,7 @@
 //! Counts what was done, and why something was left alone.
 
 use super::mask::Applied;
+use crate::launches::Launches;
 use core::num::Wrapping;
 
 /// Declares [`Reason`] with its names, so that no reason lacks one.
@@ -15,7 +16,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Every reason, in the order of [`Counters::kept`].
+            /// Every reason, in the order of [`Launches::passed`].
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// Number of reasons.
@@ -115,55 +116,21 @@ reasons! {
 /// Counts over all segments of their owner. Every number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
+    /// What is shown. Its launches are the calls that schedule a QMD.
+    pub sums: Launches,
     /// Segments scanned.
     pub segments: u64,
     /// Words of these segments.
     pub words: u64,
-    /// Calls that schedule a QMD.
-    pub launches: u64,
-    /// Those of them without a grid, where the caller counts them.
+    /// Calls without a grid, where the caller counts them.
     pub nulls: u64,
-    /// Launches whose mask was written.
-    pub masked: u64,
     /// Masked launches where the tenant's mask and the ordered one left no TPC, so that the
     /// tenant's was replaced.
     pub overrode: u64,
-    /// Launches that were split.
-    pub split: u64,
-    /// Atoms of the split launches.
-    pub atoms: u64,
     /// Segments whose copies were cut into pieces, where the caller cuts them.
     pub cut: u64,
     /// Recognised graph replays.
     pub replays: u64,
-    /// Launches, atoms and replays that have ended and whose duration was predicted, where the
-    /// caller tracks ends.
-    pub predicted: u64,
-    /// Those of them whose prediction was wrong ([`misses`](crate::policy::predict::misses)).
-    pub mispredicted: u64,
-    /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
-    /// them ([`is_narrowed`](super::occupancy::is_narrowed)), where the caller counts them.
-    pub narrowed: u64,
-    /// Pieces with such launches that had more TPCs than others leave, where the caller counts them
-    /// ([`fit`](crate::policy::tpc::fit)).
-    pub spared: u64,
-    /// Launches and replays that had fewer TPCs than granted because of `slip.tpc`, and those that
-    /// had all of them because [`scale`](crate::policy::scale) has found no good size.
-    pub slip_narrowed: u64,
-    /// The second of these.
-    pub slip_refused: u64,
-    /// The TPC-time that the first have saved, in nanoseconds of the whole GPU.
-    pub slip_saved: u64,
-    /// Stalls of work in flight ([`is_stalled`](crate::policy::patience::is_stalled)), where the
-    /// caller looks for them.
-    pub stalled: u64,
-    /// Launches that could not be split or moved, and segments that could not be replaced, for lack
-    /// of room, where the caller counts them.
-    pub crowded: u64,
-    /// Channels that were refused, where the caller refuses any.
-    pub refused: u64,
-    /// What passed through, indexed by [`Reason`].
-    pub kept: [u64; Reason::COUNT],
 }
 
 /// Adds to a counter, modulo 2^64.
@@ -176,27 +143,13 @@ impl Counters {
     /// Creates counters of 0.
     pub const fn new() -> Self {
         Self {
+            sums: Launches::ZERO,
             segments: 0,
             words: 0,
-            launches: 0,
             nulls: 0,
-            masked: 0,
             overrode: 0,
-            split: 0,
-            atoms: 0,
             cut: 0,
             replays: 0,
-            predicted: 0,
-            mispredicted: 0,
-            narrowed: 0,
-            spared: 0,
-            slip_narrowed: 0,
-            slip_refused: 0,
-            slip_saved: 0,
-            stalled: 0,
-            crowded: 0,
-            refused: 0,
-            kept: [0; Reason::COUNT],
         }
     }
 
@@ -210,7 +163,7 @@ impl Counters {
     /// Counts a call that schedules a QMD, and why it is left alone if it is.
     #[inline]
     pub(crate) fn find_launch(&mut self, reason: Option<Reason>) {
-        add(&mut self.launches, 1);
+        add(&mut self.sums.launches, 1);
         if let Some(reason) = reason {
             self.keep(reason);
         }
@@ -221,7 +174,7 @@ impl Counters {
     pub(crate) fn mask(&mut self, outcome: Result<Applied, Reason>) {
         match outcome {
             Ok(applied) => {
-                add(&mut self.masked, 1);
+                add(&mut self.sums.rewritten, 1);
                 add(&mut self.overrode, u64::from(applied == Applied::Overrode));
             }
             Err(reason) => self.keep(reason),
@@ -231,8 +184,8 @@ impl Counters {
     /// Counts a launch that was split.
     #[inline]
     pub(crate) fn split(&mut self, atoms: u32) {
-        add(&mut self.split, 1);
-        add(&mut self.atoms, u64::from(atoms));
+        add(&mut self.sums.split, 1);
+        add(&mut self.sums.atoms, u64::from(atoms));
     }
 
     /// Counts a recognised replay; `is_covered` says whether all of its nodes obey the mask.
@@ -253,7 +206,7 @@ impl Counters {
     #[inline]
     pub(crate) fn keep_all(&mut self, reason: Reason, things: u64) {
         // CAST: a fieldless enum's discriminant.
-        if let Some(count) = self.kept.get_mut(reason as usize) {
+        if let Some(count) = self.sums.passed.get_mut(reason as usize) {
             add(count, things);
         }
     }
@@ -261,7 +214,7 @@ impl Counters {
     /// Returns how often something was passed through for `reason`.
     pub fn kept(&self, reason: Reason) -> u64 {
         // CAST: a fieldless enum's discriminant.
-        self.kept.get(reason as usize).copied().unwrap_or(0)
+        self.sums.passed.get(reason as usize).copied().unwrap_or(0)
     }
 
     /// Returns how often a macro was called.
@@ -271,7 +224,8 @@ impl Counters {
 
     /// Returns how often something was passed through, for any reason.
     pub fn kept_total(&self) -> u64 {
-        self.kept
+        self.sums
+            .passed
             .iter()
             .copied()
             .map(Wrapping)

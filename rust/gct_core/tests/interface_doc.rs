@@ -47,7 +47,7 @@ fn files_of(place: Place) -> String {
 
 fn keys() -> String {
     let mut table = String::from("| file | key | counts |\n|---|---|---|\n");
-    for key in keys::KEYS {
+    for key in keys::all() {
         let name = files::entry(key.file).name;
         writeln!(table, "| {name} | {} | {} |", key.key, key.doc).unwrap();
     }

@@ -240,10 +240,12 @@ const fn counter(name: &'static str, file: File, from: From, help: &'static str)
 
 /// Returns every metric.
 pub(crate) fn all() -> impl Iterator<Item = &'static Metric> {
-    METRICS.iter().chain(clock::CLOCK).chain(rules::RULES)
+    let named = METRICS.iter().chain(clock::CLOCK).chain(rules::RULES);
+    named.chain(launches::LAUNCHES.iter())
 }
 
 mod clock;
+mod launches;
 mod rules;
 mod table;
 use table::METRICS;

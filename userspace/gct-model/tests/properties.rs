@@ -327,7 +327,7 @@ proptest! {
         let original = segments(&launches);
         let once = rewrite(&original, mask.as_ref(), atoms, false);
         let twice = rewrite(&once.segments, mask.as_ref(), atoms, false);
-        prop_assert_eq!(twice.counters.split, 0);
+        prop_assert_eq!(twice.counters.sums.split, 0);
         prop_assert!(once.segments == twice.segments);
     }
 
@@ -344,7 +344,10 @@ fn random_launches_are_split_often_enough_to_mean_something() {
     let mut split = 0;
     for _ in 0..200 {
         let launches = several().new_tree(&mut runner).expect("a value").current();
-        split += rewrite(&segments(&launches), None, 8, false).counters.split;
+        split += rewrite(&segments(&launches), None, 8, false)
+            .counters
+            .sums
+            .split;
     }
     assert!(split > 100, "{split} of 200 sets");
 }

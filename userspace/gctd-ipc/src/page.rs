@@ -12,7 +12,7 @@ use crate::seqlock::Seqlock;
 use crate::shared::Shareable;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gct_core::gpu_time::{GpuTime, Hold};
-use gct_core::launches::{EffectiveTpcs, Launches};
+use gct_core::launches::{Count, EffectiveTpcs, Launches, COUNTS};
 use gct_core::mask::TpcMask;
 use gct_core::policy::clock::kernels::Sums;
 use gct_core::policy::slo::histogram::{self, Histogram, BUCKETS};
@@ -34,6 +34,11 @@ pub type MaskWords = [u64; MASK_WORDS];
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Reason::COUNT <= REASONS_MAX);
 
+/// The counters of launches that the page has in two places, since fields are appended.
+const EARLY_COUNTS: usize = 13;
+const LATE_COUNTS: usize = 19;
+const _: () = assert!(COUNTS.len() <= EARLY_COUNTS + LATE_COUNTS);
+
 /// Most reasons to hold work back that the page has room for.
 const HOLDS_MAX: usize = 8;
 const _: () = assert!(Hold::COUNT <= HOLDS_MAX);
@@ -49,33 +54,8 @@ pub type Counter = AtomicU64;
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProcessCounters {
-    /// Launches.
-    pub launches: Counter,
-    /// Launches whose TPC mask was written.
-    pub masked: Counter,
-    /// Launches that were split.
-    pub split: Counter,
-    /// Atoms of split launches.
-    pub atoms: Counter,
-    /// Launches and atoms that have ended and whose duration was predicted.
-    pub predicted: Counter,
-    /// Those of them that took over 50 us more or less.
-    pub mispredicted: Counter,
-    /// Launches that the whole GPU could hold at once, and the granted TPCs cannot.
-    pub narrowed: Counter,
-    /// Launches and atoms that had more TPCs than a goal of others leaves.
-    pub spared: Counter,
-    /// Launches that had fewer TPCs because of `slip.tpc`, those whose times follow no law, and the
-    /// TPC-time that the first have saved.
-    pub slip_narrowed: Counter,
-    /// The second of these.
-    pub slip_refused: Counter,
-    /// The third, in nanoseconds of the whole GPU.
-    pub slip_saved: Counter,
-    /// Stalls of work in flight.
-    pub stalled: Counter,
-    /// Launches and segments that stayed as they were for lack of room.
-    pub crowded: Counter,
+    /// What became of launches: the first of [`COUNTS`].
+    launches: [Counter; EARLY_COUNTS],
     /// Channels that the library has not managed, on any GPU.
     unmanaged: Counter,
     /// Segments that could not be read.
@@ -106,6 +86,17 @@ pub struct ProcessCounters {
     open_request: AtomicU64,
     /// The channels of `unmanaged`, by reason.
     unmanaged_by: [Counter; UNMANAGED_MAX],
+    /// The rest of `launches`.
+    late_launches: [Counter; LATE_COUNTS],
+}
+
+impl ProcessCounters {
+    /// Returns the counters of launches, each with where the page has it.
+    fn counts(&self) -> impl Iterator<Item = (&'static Count, &Counter)> {
+        COUNTS
+            .iter()
+            .zip(self.launches.iter().chain(&self.late_launches))
+    }
 }
 
 /// The page. A new page is all zero: no limits, nothing counted.
@@ -207,19 +198,9 @@ impl Page {
     pub fn set_counters(&self, counters: &Counters) {
         let set = |counter: &Counter, value| counter.store(value, Ordering::Relaxed);
         let shown = Launches::of(counters);
-        set(&self.counters.launches, shown.launches);
-        set(&self.counters.masked, shown.rewritten);
-        set(&self.counters.split, shown.split);
-        set(&self.counters.atoms, shown.atoms);
-        set(&self.counters.predicted, shown.predicted);
-        set(&self.counters.mispredicted, shown.mispredicted);
-        set(&self.counters.narrowed, shown.narrowed);
-        set(&self.counters.spared, shown.spared);
-        set(&self.counters.slip_narrowed, shown.slip_narrowed);
-        set(&self.counters.slip_refused, shown.slip_refused);
-        set(&self.counters.slip_saved, shown.slip_saved);
-        set(&self.counters.stalled, shown.stalled);
-        set(&self.counters.crowded, shown.crowded);
+        for (count, counter) in self.counters.counts() {
+            set(counter, (count.get)(&shown));
+        }
         for (counter, count) in self.counters.kept.iter().zip(shown.passed) {
             set(counter, count);
         }
@@ -344,22 +325,10 @@ impl Page {
     /// Returns the counted launches.
     pub fn launches(&self) -> Launches {
         let get = |counter: &Counter| counter.load(Ordering::Relaxed);
-        let mut launches = Launches {
-            launches: get(&self.counters.launches),
-            rewritten: get(&self.counters.masked),
-            split: get(&self.counters.split),
-            atoms: get(&self.counters.atoms),
-            predicted: get(&self.counters.predicted),
-            mispredicted: get(&self.counters.mispredicted),
-            narrowed: get(&self.counters.narrowed),
-            spared: get(&self.counters.spared),
-            slip_narrowed: get(&self.counters.slip_narrowed),
-            slip_refused: get(&self.counters.slip_refused),
-            slip_saved: get(&self.counters.slip_saved),
-            stalled: get(&self.counters.stalled),
-            crowded: get(&self.counters.crowded),
-            ..Launches::ZERO
-        };
+        let mut launches = Launches::ZERO;
+        for (count, counter) in self.counters.counts() {
+            (count.set)(&mut launches, get(counter));
+        }
         for (count, counter) in launches.passed.iter_mut().zip(&self.counters.kept) {
             *count = get(counter);
         }

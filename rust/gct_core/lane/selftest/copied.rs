@@ -292,7 +292,7 @@ fn places(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
     sides.fetch();
     let counters = bench.governor.counters();
     check(
-        counters.masked == 2 && counters.kept_total() == 0,
+        counters.sums.rewritten == 2 && counters.kept_total() == 0,
         "both have the mask",
     )?;
     bench.lane.forget(|_| true);
@@ -333,7 +333,7 @@ fn refuses(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<()
     sides.submit(write_launch(ram));
     check(bench.publish(ram, sides) == 0, "nor is what follows")?;
     check(!bench.lane.is_unfinished(), "nothing is watched")?;
-    let refused = bench.governor.counters().refused;
+    let refused = bench.governor.counters().sums.refused;
     check(refused == 1, "it is counted once")?;
     let limits = LaunchLimits {
         strict: false,
@@ -390,7 +390,10 @@ fn splits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
     ram.store(&word(RELEASE), 0, 1);
     bench.publish(ram, sides);
     check(!bench.lane.is_pending(sides), "it has ended")?;
-    check(bench.governor.counters().crowded == 0, "there was room")
+    check(
+        bench.governor.counters().sums.crowded == 0,
+        "there was room",
+    )
 }
 
 /// Checks that the tenant can go on where both rings have the same index, once nothing uses the

@@ -245,7 +245,7 @@ fn a_copy_engine_has_no_launches() {
     let segments = segments("memcpy_d2h_async");
     let (found, counters) = scan(&segments[0]);
     assert_eq!(
-        (segments[0].channel, found.len(), counters.launches),
+        (segments[0].channel, found.len(), counters.sums.launches),
         (12, 0, 0)
     );
 }

@@ -48,7 +48,10 @@ fn the_captures_split_into_what_was_ordered() {
                 found.len()
             ];
             let done = emit(&segment.words, &found, &orders, true);
-            sum = (sum.0 + done.counters.split, sum.1 + done.counters.atoms);
+            sum = (
+                sum.0 + done.counters.sums.split,
+                sum.1 + done.counters.sums.atoms,
+            );
         }
         assert_eq!(sum, (split, atoms), "{name}");
     }
@@ -243,7 +246,7 @@ fn a_cut_names_the_slot_whose_atom_was_released_last() {
         found.len()
     ];
     let done = emit(&tenant, &found, &orders, true);
-    assert_eq!(done.counters.split, 2);
+    assert_eq!(done.counters.sums.split, 2);
     // Slots 0 and 4 are the joins'.
     let cuts: Vec<_> = done.cuts.iter().map(|cut| (cut.atom, cut.slot)).collect();
     assert_eq!(cuts, [(1, 1), (2, 2), (3, 3), (1, 5), (2, 6), (3, 7)]);

@@ -175,7 +175,7 @@ proptest! {
         let mut expected = words.clone();
         let mut counters = Counters::new();
         rewrite::in_place(&mut expected, &found, &orders, &mut counters);
-        prop_assert_eq!(counters.masked, done.counters.masked);
+        prop_assert_eq!(counters.sums.rewritten, done.counters.sums.rewritten);
         let again = scan(&done.words);
         let mut output = Reader { again: &again, done: &done, upload, at: 0, slot: 0 };
         let mut splits = vec![];
@@ -203,7 +203,7 @@ proptest! {
             splits.push((found.call_at as usize, found.call_end as usize, count as usize));
         }
         prop_assert_eq!(output.at, again.len());
-        prop_assert_eq!(splits.iter().map(|split| split.2 as u64).sum::<u64>(), done.counters.atoms);
+        prop_assert_eq!(splits.iter().map(|split| split.2 as u64).sum::<u64>(), done.counters.sums.atoms);
         prop_assert_eq!(output.slot, done.emitted.slots);
         prop_assert_eq!(strip(&done.words, &splits, upload), expected);
 
@@ -211,7 +211,7 @@ proptest! {
         let orders = vec![Order { mask: order.mask, atoms }; again.len()];
         let twice = emit(&done.words, &again, &orders, true);
         if upload {
-            prop_assert_eq!(twice.counters.split, 0);
+            prop_assert_eq!(twice.counters.sums.split, 0);
             prop_assert_eq!(twice.words, done.words);
         }
     }
@@ -305,7 +305,7 @@ proptest! {
         prop_assert_eq!(&done.words, &expected);
         prop_assert_eq!(slot, done.emitted.slots);
         let splits = done.cuts.iter().filter(|cut| cut.atom == 1).count();
-        prop_assert_eq!(splits as u64, done.counters.split);
+        prop_assert_eq!(splits as u64, done.counters.sums.split);
         prop_assert!(done.cuts.iter().all(|cut| cut.slot < slot));
     }
 }
@@ -488,7 +488,7 @@ fn a_qmd_that_is_called_twice_is_not_split() {
     assert_eq!(found.len(), 3);
     let done = emit(&words, &found, &orders, true);
     assert_eq!(
-        (done.counters.split, done.counters.kept(Reason::Shared)),
+        (done.counters.sums.split, done.counters.kept(Reason::Shared)),
         (0, 2)
     );
     // Where the table has no room for the second call, the first one is still marked.
@@ -497,7 +497,7 @@ fn a_qmd_that_is_called_twice_is_not_split() {
     assert_eq!((scan.found, scan.missed), (2, 1));
     let done = emit(&words, &table, &orders, true);
     assert_eq!(
-        (done.counters.split, done.counters.kept(Reason::Shared)),
+        (done.counters.sums.split, done.counters.kept(Reason::Shared)),
         (0, 1)
     );
 }

@@ -142,7 +142,7 @@ fn methods_that_take_remembered_data_count_as_a_macro() {
 #[test]
 fn a_call_for_queues_is_one_that_may_schedule() {
     let (_, scan, counters) = scan(&[incr(1, methods::SEND_PCAS_A, 2), 0x1234, 0]);
-    assert_eq!((scan.found, counters.launches), (1, 1));
+    assert_eq!((scan.found, counters.sums.launches), (1, 1));
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_scan_that_finds_more_than_its_table_says_so() {
     let mut found = [QmdCall::default(); 2];
     let mut counters = Counters::new();
     let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
-    assert_eq!((scan.found, scan.missed, counters.launches), (2, 1, 3));
+    assert_eq!((scan.found, scan.missed, counters.sums.launches), (2, 1, 3));
     assert_eq!(counters.kept(Reason::TableFull), 1);
 }
 
@@ -267,7 +267,7 @@ fn calls_that_do_not_schedule_are_reported_as_touches() {
         assert_eq!(found[0].action, Action::of_pcas2(action));
         assert_eq!(found[0].action.value(), action);
         assert_eq!(found[0].is_launch(), schedules);
-        assert_eq!(counters.launches, u64::from(schedules));
+        assert_eq!(counters.sums.launches, u64::from(schedules));
     }
 }
 

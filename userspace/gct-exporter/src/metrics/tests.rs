@@ -65,7 +65,7 @@ fn every_metric_has_a_file_of_its_scope_with_its_keys() {
         let entry = files::entry(file);
         assert_eq!(entry.place, place(metric.scope), "{}", metric.name);
         assert_ne!(entry.mode, Mode::Write, "{}", metric.name);
-        let has = |key: &str| keys::KEYS.iter().any(|k| k.file == file && k.key == key);
+        let has = |key: &str| keys::all().any(|k| k.file == file && k.key == key);
         match from {
             From::Key(key) => assert!(has(key), "{key}"),
             From::Keys(_, keys) => assert!(keys.iter().all(|key| has(key)), "{keys:?}"),
@@ -84,7 +84,7 @@ fn every_number_of_the_tree_is_exported() {
             Source::Own(..) => None,
         })
         .collect();
-    for key in keys::KEYS {
+    for key in keys::all() {
         let is_it = |(file, from): &(File, From)| {
             *file == key.file
                 && match from {

@@ -117,7 +117,7 @@ impl Clocks {
             let governor = &process.tenant.governor;
             let mut seen = Seen {
                 used: governor.gpu_time().used,
-                launches: governor.counters().launches,
+                launches: governor.counters().sums.launches,
                 sums: governor.clock_sums(),
             };
             if self.liar == Some(at) {

@@ -326,7 +326,7 @@ fn a_launch_of_one_wave_is_not_narrowed_for_a_goal() {
         run(&mut world, 1_000 * MS);
         let (used, found) = run(&mut world, 1_000 * MS);
         assert!(part(&found, |verdict| verdict.level == LEVELS) >= 50);
-        let spared = world.processes[1].tenant.governor.counters().spared;
+        let spared = world.processes[1].tenant.governor.counters().sums.spared;
         (used[1], spared)
     };
     let ((single, spared), (long, narrowed)) = (used(16), used(160));

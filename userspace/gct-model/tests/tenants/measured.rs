@@ -307,7 +307,7 @@ fn steady_launches_and_small_grids_are_predicted() {
     let at = world.start(group, Program::new(kernels, Pattern::Always(1), START, 2));
     world.run_until(SETTLED);
     let counters = world.processes[at].tenant.governor.counters();
-    let (predicted, wrong) = (counters.predicted, counters.mispredicted);
+    let (predicted, wrong) = (counters.sums.predicted, counters.sums.mispredicted);
     assert!(predicted > 50 && wrong == 0, "{wrong} of {predicted}");
 }
 
@@ -334,7 +334,7 @@ fn places_in_a_step_are_predicted() {
     let mut counters = |until| {
         world.run_until(until);
         let counters = world.processes[at].tenant.governor.counters();
-        (counters.predicted, counters.mispredicted)
+        (counters.sums.predicted, counters.sums.mispredicted)
     };
     let before = counters(START + 20 * MS);
     let after = counters(SETTLED);

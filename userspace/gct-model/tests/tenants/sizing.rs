@@ -54,17 +54,17 @@ fn alone_on(threads: Threads, slip: u32, program: Program, time: u64) -> (usize,
 #[test]
 fn launches_are_narrowed_within_the_slip() {
     let (plain, none) = alone(0, launches(TAIL, 500_000), 2_000 * MS);
-    assert_eq!((none.slip_narrowed, none.slip_saved), (0, 0));
+    assert_eq!((none.sums.slip_narrowed, none.sums.slip_saved), (0, 0));
     for slip in [10, 20] {
         let (sized, counters) = alone(slip, launches(TAIL, 500_000), 2_000 * MS);
         assert!(
-            counters.slip_narrowed as usize > sized / 2,
+            counters.sums.slip_narrowed as usize > sized / 2,
             "{slip}% {counters:?}"
         );
         let least = plain * 100 / (100 + slip as usize / 4 + 1);
         assert!(sized >= least, "{slip}%: {sized} launches of {plain}");
         // 7 of 16 TPCs, in half of all launches.
-        let saved = counters.slip_saved * 100 / (2_000 * MS);
+        let saved = counters.sums.slip_saved * 100 / (2_000 * MS);
         assert!(saved > 100 * 7 / 16 / 2, "{slip}%: {saved}% saved");
     }
 }
@@ -76,7 +76,7 @@ fn the_driver_learns_the_times_of_longer_launches() {
     for (block_ns, learns) in [(500_000, true), (20_000, false)] {
         let program = launches(TAIL, block_ns);
         let (sized, counters) = alone_on(Threads::One, 10, program, 2_000 * MS);
-        let narrowed = counters.slip_narrowed as usize;
+        let narrowed = counters.sums.slip_narrowed as usize;
         assert!(sized > 100, "{sized} launches");
         assert_eq!(narrowed > sized / 2, learns, "{narrowed} of {sized}");
     }
@@ -86,9 +86,9 @@ fn the_driver_learns_the_times_of_longer_launches() {
 #[test]
 fn purely_parallel_launches_are_not_narrowed() {
     let (sized, counters) = alone(20, launches(20 * WAVE * TPCS as u32, 50_000), 2_000 * MS);
-    assert!(sized > 500 && counters.slip_refused as usize > sized);
+    assert!(sized > 500 && counters.sums.slip_refused as usize > sized);
     assert!(
-        (counters.slip_narrowed as usize) < sized / 20,
+        (counters.sums.slip_narrowed as usize) < sized / 20,
         "{counters:?}"
     );
 }
@@ -119,18 +119,18 @@ fn a_time_beside_another_on_the_same_tpcs_tells_nothing() {
         pause_ns: 12 * MS,
     };
     let (apart, together) = (beside("8-15", always), beside("0-7", always));
-    assert!(apart.slip_narrowed > 100, "{apart:?}");
-    assert_eq!(together.slip_narrowed, 0);
+    assert!(apart.sums.slip_narrowed > 100, "{apart:?}");
+    assert_eq!(together.sums.slip_narrowed, 0);
     let sometimes = beside("0-7", at_times);
-    assert!(sometimes.slip_narrowed > 100, "{sometimes:?}");
-    assert!(sometimes.slip_refused < sometimes.slip_narrowed);
+    assert!(sometimes.sums.slip_narrowed > 100, "{sometimes:?}");
+    assert!(sometimes.sums.slip_refused < sometimes.sums.slip_narrowed);
 }
 
 /// Checks that a grid of one wave keeps all TPCs that hold it: its blocks may wait for each other.
 #[test]
 fn a_launch_of_one_wave_is_not_narrowed() {
     let (_, counters) = alone(50, launches(WAVE * TPCS as u32, 1_000_000), 500 * MS);
-    assert_eq!(counters.slip_narrowed, 0);
+    assert_eq!(counters.sums.slip_narrowed, 0);
 }
 
 /// Launches of a service and of its neighbour in one second.

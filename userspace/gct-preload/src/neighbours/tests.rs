@@ -221,7 +221,7 @@ fn who_does_not_move_is_not_busy_for_its_neighbours() {
     }
     assert_eq!(beside.tenant.busy_since_ns(), None);
     assert_eq!(
-        beside.bench.governor.counters().stalled,
+        beside.bench.governor.counters().sums.stalled,
         0,
         "no limit can be why"
     );
@@ -464,7 +464,7 @@ fn who_yields_to_a_neighbour_releases_its_launches_in_atoms() {
         }
         let counters = beside.bench.governor.counters();
         let target = if yields { YIELDING } else { Ns(limits.atom_ns) };
-        assert_eq!(counters.split > 0, target > Ns(0));
+        assert_eq!(counters.sums.split > 0, target > Ns(0));
         assert_eq!(beside.bench.governor.target(), target);
         // Without neighbours nobody waits for its launches.
         beside.bench.governor.set_peers(None);

@@ -195,7 +195,7 @@ fn a_copy_that_another_segment_ends_is_cut() {
         copies.bench.machine.memory().write(TO, &nothing).unwrap();
     }
     assert_eq!(copies.bench.governor.counters().cut, 12);
-    assert_eq!(copies.bench.governor.counters().crowded, 0);
+    assert_eq!(copies.bench.governor.counters().sums.crowded, 0);
 }
 
 /// Checks that more pieces follow each other than a frame has slots: lines of one source.

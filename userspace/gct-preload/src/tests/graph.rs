@@ -138,8 +138,8 @@ fn a_graph_under_a_slip_is_narrowed() {
         bench.running();
     }
     let counters = bench.governor.counters();
-    assert!(counters.slip_narrowed > 100, "{counters:?}");
-    assert_eq!(counters.slip_refused, 0);
+    assert!(counters.sums.slip_narrowed > 100, "{counters:?}");
+    assert_eq!(counters.sums.slip_refused, 0);
     assert!((4..=64).contains(&least), "{least} TPCs");
 }
 
@@ -198,7 +198,7 @@ fn a_replay_is_in_flight_until_its_last_node_ends() {
         assert_eq!(bench.running(), [] as [usize; 0]);
         assert!(!bench.is_pending(), "replay {number} has ended");
     }
-    assert_eq!(bench.governor.counters().stalled, 0);
+    assert_eq!(bench.governor.counters().sums.stalled, 0);
 }
 
 /// Checks that a replay is predicted from the second one on, with its nodes as a whole, and that
@@ -218,7 +218,7 @@ fn a_replay_is_predicted_as_a_whole() {
         }
         bench.running();
         let counters = bench.governor.counters();
-        seen.push((counters.predicted, counters.mispredicted));
+        seen.push((counters.sums.predicted, counters.sums.mispredicted));
     }
     assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (3, 1)]);
 }

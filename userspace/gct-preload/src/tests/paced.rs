@@ -35,7 +35,10 @@ fn every_block_runs_once_and_a_wave_is_in_flight_at_most() {
         let masks = bench.machine.report().runs.iter();
         let unmasked = masks.filter(|run| run.count() > 0 && run.mask.0[0] != !0xf);
         assert_eq!(unmasked.count(), 0);
-        assert!(bench.governor.counters().atoms > 25 * 8, "they were split");
+        assert!(
+            bench.governor.counters().sums.atoms > 25 * 8,
+            "they were split"
+        );
     }
 }
 
@@ -46,7 +49,7 @@ fn a_short_launch_goes_whole_once_it_is_known() {
     bench.check(6);
     // Sixteen atoms while the kernel is unknown: the first launch, and those that were processed
     // before its first atom had ended.
-    let atoms = bench.governor.counters().atoms;
+    let atoms = bench.governor.counters().sums.atoms;
     assert!((16..=32).contains(&atoms), "{atoms} atoms");
 }
 
@@ -98,7 +101,10 @@ fn a_launch_without_a_free_frame_goes_whole_and_is_counted() {
         assert!(bench.launch_on(stream));
         bench.drain(4_000_000);
         let now = bench.governor.counters();
-        (now.split - before.split, now.crowded - before.crowded)
+        (
+            now.sums.split - before.sums.split,
+            now.sums.crowded - before.sums.crowded,
+        )
     };
     for stream in 1..=FRAMES {
         assert_eq!(launch(&mut bench, stream), (1, 0), "{stream}");
@@ -210,7 +216,7 @@ fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
         let mut bench = Bench::new(limits, Order::Eager);
         bench.run(2);
         bench.check(2);
-        assert_eq!(bench.governor.counters().narrowed, narrowed, "{list}");
+        assert_eq!(bench.governor.counters().sums.narrowed, narrowed, "{list}");
     }
 }
 
@@ -220,16 +226,16 @@ fn a_launch_that_does_not_end_under_a_limit_is_counted() {
     bench.launch();
     assert_eq!(bench.running().len(), 1);
     for _ in 0..patience::STALL_MAX.get() / 100_000_000 {
-        assert_eq!(bench.governor.counters().stalled, 0);
+        assert_eq!(bench.governor.counters().sums.stalled, 0);
         bench.pass(100_000_000);
         bench.running();
     }
-    assert_eq!(bench.governor.counters().stalled, 1);
+    assert_eq!(bench.governor.counters().sums.stalled, 1);
     assert!(
         !bench.channel.pending(&bench.shadow),
         "nobody looks for its end without pause"
     );
     bench.drain(0);
     bench.check(21);
-    assert_eq!(bench.governor.counters().stalled, 1);
+    assert_eq!(bench.governor.counters().sums.stalled, 1);
 }

@@ -127,7 +127,7 @@ fn kept(counters: &Counters) -> impl Iterator<Item = (&'static str, u64)> + '_ {
 fn counters_text(counters: &Counters) -> String {
     let mut text = format!(
         "{} launches, {} masked, {} split into {} atoms\n",
-        counters.launches, counters.masked, counters.split, counters.atoms
+        counters.sums.launches, counters.sums.rewritten, counters.sums.split, counters.sums.atoms
     );
     for (name, count) in kept(counters) {
         text.push_str(&format!("left as it was, {name}: {count}\n"));
@@ -140,11 +140,11 @@ fn counters_json(counters: &Counters) -> Value {
         .map(|(name, count)| (name.to_owned(), count.into()))
         .collect();
     json!({
-        "launches": counters.launches,
-        "masked": counters.masked,
+        "launches": counters.sums.launches,
+        "masked": counters.sums.rewritten,
         "overrode": counters.overrode,
-        "split": counters.split,
-        "atoms": counters.atoms,
+        "split": counters.sums.split,
+        "atoms": counters.sums.atoms,
         "kept": kept,
     })
 }

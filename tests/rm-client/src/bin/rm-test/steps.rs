@@ -281,7 +281,7 @@ fn few() -> Outcome {
                 stop();
                 channel.execute();
             }
-            let masked = channel.governor.counters().masked;
+            let masked = channel.governor.counters().sums.rewritten;
             println!("# {published} entries, {masked} launches with a mask");
             let all = published as usize == segments.len() && masked > 0;
             // SAFETY: exits the child without the parent's destructors.
