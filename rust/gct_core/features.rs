@@ -8,7 +8,7 @@
 use core::fmt::{self, Write};
 
 macro_rules! features {
-    ($($(#[$doc:meta])* $name:ident = $bit:literal, $word:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal, $word:literal, $sees:ident;)*) => {
         /// A limit that a backend enforces, or a value that it measures.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
@@ -27,6 +27,13 @@ macro_rules! features {
                 }
             }
 
+            /// Returns what a backend must see for the feature.
+            pub const fn sees(self) -> Sees {
+                match self {
+                    $(Self::$name => Sees::$sees,)*
+                }
+            }
+
             const fn bit(self) -> u32 {
                 match self {
                     $(Self::$name => 1 << $bit,)*
@@ -38,57 +45,58 @@ macro_rules! features {
 
 features! {
     /// Device memory is charged to its owner.
-    GmemCharge = 0, "gmem.current";
+    GmemCharge = 0, "gmem.current", Memory;
     /// Charges beyond a limit are refused, or evict the owner's pages.
-    GmemLimit = 1, "gmem.limit";
+    GmemLimit = 1, "gmem.limit", Memory;
     /// Host memory that holds evicted pages is charged to its owner.
-    HmemCharge = 2, "hmem.current";
+    HmemCharge = 2, "hmem.current", Memory;
     /// That host memory is limited.
-    HmemLimit = 3, "hmem.limit";
+    HmemLimit = 3, "hmem.limit", Memory;
     /// Time slices are set.
-    Timeslice = 4, "compute.timeslice";
+    Timeslice = 4, "compute.timeslice", Channels;
     /// Owners preempt each other by priority.
-    Priority = 5, "compute.priority";
+    Priority = 5, "compute.priority", Launches;
     /// GPU time is shared by weight.
-    Weight = 6, "compute.weight";
+    Weight = 6, "compute.weight", Launches;
     /// Duty cycles are bounded.
-    Bandwidth = 7, "compute.max";
+    Bandwidth = 7, "compute.max", Launches;
     /// Owners are preempted and stay off the GPU.
-    Freeze = 8, "compute.freeze";
+    Freeze = 8, "compute.freeze", Channels;
     /// GPU time is measured.
-    Usage = 9, "compute.stat";
+    Usage = 9, "compute.stat", Launches;
     /// TPCs are guaranteed.
-    TpcQuota = 10, "tpc.quota";
+    TpcQuota = 10, "tpc.quota", Launches;
     /// Launches are kept to a set of TPCs.
-    TpcMask = 11, "tpc.mask";
+    TpcMask = 11, "tpc.mask", Launches;
     /// Idle TPCs are lent.
-    TpcSteal = 12, "tpc.steal";
+    TpcSteal = 12, "tpc.steal", Launches;
     /// Launches are split.
-    AtomDuration = 13, "atom.duration";
+    AtomDuration = 13, "atom.duration", Launches;
     /// TPCs are right-sized.
-    SlipTpc = 14, "slip.tpc";
+    SlipTpc = 14, "slip.tpc", Launches;
     /// The clock is right-sized.
-    SlipPower = 15, "slip.power";
+    SlipPower = 15, "slip.power", Launches;
     /// Errors of the GPU are counted for their owner.
-    Faults = 16, "compute.events";
+    Faults = 16, "compute.events", Channels;
     /// Rings of channels are the driver's.
-    ChannelOwned = 17, "channel.owned";
+    ChannelOwned = 17, "channel.owned", Launches;
     /// Managed memory is charged, too.
-    GmemUvm = 18, "gmem.uvm";
+    GmemUvm = 18, "gmem.uvm", Memory;
     /// Managed memory over a limit is evicted.
-    GmemEvict = 19, "gmem.evict";
+    GmemEvict = 19, "gmem.evict", Memory;
     /// Channels whose launches cannot be bound are stopped.
-    ChannelStrict = 20, "channel.strict";
+    ChannelStrict = 20, "channel.strict", Launches;
     /// Ordinary device memory can be moved to the host.
-    GmemPageable = 21, "gmem.pageable";
+    GmemPageable = 21, "gmem.pageable", Memory;
     /// Others are pressed for a service's goal.
-    SloP99 = 22, "slo.p99";
-    /// Memory beyond a part that is kept gives way to others.
-    GmemLow = 23, "gmem.low";
+    SloP99 = 22, "slo.p99", Launches;
+    /// Memory beyond a part that is kept gives way to others. Memory of those who rest gives way
+    /// first: they have no work.
+    GmemLow = 23, "gmem.low", Launches;
     /// Page tables are charged, too.
-    GmemTables = 24, "gmem.page_tables";
+    GmemTables = 24, "gmem.page_tables", Memory;
     /// The driver itself limits the memory of cgroups, and the backend has it do so.
-    GmemCgroup = 25, "gmem.cgroup";
+    GmemCgroup = 25, "gmem.cgroup", Memory;
 }
 
 /// A set of features.
@@ -104,39 +112,6 @@ pub enum Sees {
     Channels,
     /// Its launches and copies: a backend must come between the program and its rings.
     Launches,
-}
-
-impl Feature {
-    /// Returns what a backend must see for the feature.
-    pub const fn sees(self) -> Sees {
-        match self {
-            Self::GmemCharge
-            | Self::GmemLimit
-            | Self::GmemUvm
-            | Self::GmemEvict
-            | Self::GmemPageable
-            | Self::GmemTables
-            | Self::GmemCgroup
-            | Self::HmemCharge
-            | Self::HmemLimit => Sees::Memory,
-            Self::Timeslice | Self::Freeze | Self::Faults => Sees::Channels,
-            // Memory of those who rest gives way first: they have no work.
-            Self::GmemLow
-            | Self::Priority
-            | Self::Weight
-            | Self::Bandwidth
-            | Self::Usage
-            | Self::TpcQuota
-            | Self::TpcMask
-            | Self::TpcSteal
-            | Self::AtomDuration
-            | Self::SlipTpc
-            | Self::SlipPower
-            | Self::SloP99
-            | Self::ChannelOwned
-            | Self::ChannelStrict => Sees::Launches,
-        }
-    }
 }
 
 impl FeatureSet {

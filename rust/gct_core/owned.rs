@@ -32,8 +32,9 @@ pub mod turns;
 pub mod uvm;
 pub mod worker;
 
+use crate::features::{Feature, Sees};
 use crate::gpu::GpuFacts;
-use crate::iface::File;
+use crate::iface::{files, File};
 use crate::rmapi::channel::{ChannelMemory, ChannelParams};
 use crate::rmapi::nv::channel;
 use crate::rmapi::{word, Handle};
@@ -87,18 +88,13 @@ pub fn can_own(facts: &GpuFacts) -> bool {
 }
 
 /// Returns whether a write to a file may change the limits on launches.
-pub const fn concerns(file: File) -> bool {
+pub fn concerns(file: File) -> bool {
     // Whose limits a process has changes with its group.
     let of_members = matches!(file, File::Control | File::GroupProcs | File::GroupCgroup);
-    let of_time = matches!(
-        file,
-        File::ComputePriority | File::ComputeWeight | File::ComputeMax | File::ComputeFreeze
-    );
-    let of_tpcs = matches!(
-        file,
-        File::TpcQuota | File::TpcMask | File::TpcSteal | File::AtomDuration | File::SlipTpc
-    );
-    of_members || of_time || of_tpcs || matches!(file, File::ChannelOwned | File::ChannelStrict)
+    let entry = files::entry(file);
+    let sees = entry.feature.map(Feature::sees);
+    let of_launches = entry.place == files::Place::Pool && sees == Some(Sees::Launches);
+    of_members || of_launches || file == File::ComputeFreeze
 }
 
 /// Why a channel stays its tenant's.

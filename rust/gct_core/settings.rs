@@ -13,139 +13,127 @@ use crate::policy::tpc::Rank;
 use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
-/// The limits of one owner on one GPU: one field for each settable file of
-/// [`Place::Pool`](crate::iface::Place), and what goals of others add. `None` is the file's word:
-/// `max`, `all`, `off` or `default`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+/// Declares [`Settings`]: of each setting its field, its default, its file with the form of its
+/// value, and how a process's own combines with its group's.
+///
+/// A field that is `None` before the first write names, behind the form, what reads its default.
+macro_rules! settings {
+    (
+        $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr,
+            $file:ident $form:ident $($in_force:ident)?, $combine:path;)*
+        ; without a file:
+        $($(#[$more_doc:meta])* $more:ident: $more_type:ty = $more_default:expr,
+            $more_combine:path;)*
+    ) => {
+        /// The limits of one owner on one GPU: one field for each settable file of
+        /// [`Place::Pool`](crate::iface::Place), and what goals of others add. `None` is the file's
+        /// word: `max`, `all`, `off` or `default`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Settings {
+            $($(#[$doc])* pub $field: $type,)*
+            $($(#[$more_doc])* pub $more: $more_type,)*
+        }
+
+        impl Settings {
+            /// The defaults.
+            pub const DEFAULT: Self = Self {
+                $($field: $default,)*
+                $($more: $more_default,)*
+            };
+
+            /// Returns the value of a file; `None` if the file is no setting.
+            pub const fn get(&self, file: File) -> Option<Value> {
+                Some(match file {
+                    $(File::$file => Value::$form(settings!(@read self $field $($in_force)?)),)*
+                    _ => return None,
+                })
+            }
+
+            /// Stores the value of a file.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Access`] if the file is no setting or the value does not have its type.
+            pub fn set(&mut self, file: File, value: Value) -> Result<(), Error> {
+                match (file, value) {
+                    $((File::$file, Value::$form(value)) => {
+                        self.$field = settings!(@store value $($in_force)?);
+                    })*
+                    _ => return Err(Error::Access),
+                }
+                Ok(())
+            }
+
+            /// Combines a process's own settings with its group's: of each pair the tighter one.
+            ///
+            /// If two masks have no common TPC, the group's counts: a launch must run somewhere,
+            /// and the group binds all of its members. A process without its own priority or weight
+            /// has its group's, which may be earlier, or more, than the default.
+            #[must_use]
+            pub fn within(&self, group: &Self) -> Self {
+                Self {
+                    $($field: $combine(self.$field, group.$field),)*
+                    $($more: $more_combine(self.$more, group.$more),)*
+                }
+            }
+        }
+    };
+    (@read $self:ident $field:ident) => { $self.$field };
+    (@read $self:ident $field:ident $in_force:ident) => { $self.$in_force() };
+    (@store $value:ident) => { $value };
+    (@store $value:ident $in_force:ident) => { Some($value) };
+}
+
+settings! {
     /// `gmem.limit`.
-    pub gmem_limit: Option<Bytes>,
+    gmem_limit: Option<Bytes> = None, GmemLimit BytesOrMax, least;
     /// `gmem.low`.
-    pub gmem_low: Option<Bytes>,
+    gmem_low: Option<Bytes> = None, GmemLow BytesOrMax, least;
     /// `gmem.pageable`.
-    pub pageable: bool,
+    pageable: bool = false, GmemPageable Switch, either;
     /// `hmem.limit`.
-    pub hmem_limit: Option<Bytes>,
+    hmem_limit: Option<Bytes> = None, HmemLimit BytesOrMax, least;
     /// `compute.timeslice`.
-    pub timeslice: Option<Us>,
-    /// `compute.priority`; `None` before the first write, which reads [`Priority::DEFAULT`].
-    pub priority: Option<Priority>,
-    /// `compute.weight`; `None` before the first write, which reads [`Weight::DEFAULT`].
-    pub weight: Option<Weight>,
+    timeslice: Option<Us> = None, ComputeTimeslice Timeslice, least;
+    /// `compute.priority`.
+    priority: Option<Priority> = None, ComputePriority Priority priority_in_force, Ord::max;
+    /// `compute.weight`.
+    weight: Option<Weight> = None, ComputeWeight Weight weight_in_force, least;
     /// `compute.max`.
-    pub bandwidth: Option<Bandwidth>,
+    bandwidth: Option<Bandwidth> = None, ComputeMax Bandwidth, smaller;
     /// `compute.freeze`.
-    pub freeze: bool,
+    freeze: bool = false, ComputeFreeze Switch, either;
     /// `channel.owned`.
-    pub owned: bool,
+    owned: bool = false, ChannelOwned Switch, either;
     /// `channel.strict`.
-    pub strict: bool,
+    strict: bool = false, ChannelStrict Switch, either;
     /// `tpc.quota`.
-    pub tpc_quota: Option<Tpcs>,
+    tpc_quota: Option<Tpcs> = None, TpcQuota TpcsOrNone, least;
     /// `tpc.mask`.
-    pub tpc_mask: Option<TpcMask>,
+    tpc_mask: Option<TpcMask> = None, TpcMask TpcList, common;
     /// `tpc.steal`.
-    pub tpc_steal: bool,
+    tpc_steal: bool = true, TpcSteal Switch, both;
     /// `atom.duration`.
-    pub atom: Option<Us>,
-    /// `slip.tpc`; `None` before the first write, which reads 0.
-    pub slip_tpc: Option<Percent>,
-    /// `slip.power`; `None` before the first write, which reads 0.
-    pub slip_power: Option<Percent>,
+    atom: Option<Us> = None, AtomDuration UsOrOff, least;
+    /// `slip.tpc`.
+    slip_tpc: Option<Percent> = None, SlipTpc Percent slip_in_force, least;
+    /// `slip.power`.
+    slip_power: Option<Percent> = None, SlipPower Percent power_slip_in_force, least;
     /// `slo.p99`.
-    pub slo_p99: Option<Us>,
+    slo_p99: Option<Us> = None, SloP99 UsOrMax, least;
+
+    ; without a file:
     /// Whether the owner is best effort only for the goal of another
-    /// ([`press`](crate::policy::slo::press)). No file sets it.
-    pub pressed: bool,
+    /// ([`press`](crate::policy::slo::press)).
+    pressed: bool = false, either;
     /// Quarters of its TPCs that goals of others take ([`kept`](crate::policy::slo::press::kept)).
-    /// No file sets it.
-    pub taken: u8,
+    taken: u8 = 0, Ord::max;
     /// Whether the time slice is short only for shorter requests of others
-    /// ([`shortest`](crate::policy::shortest)). No file sets it.
-    pub yields: bool,
+    /// ([`shortest`](crate::policy::shortest)).
+    yields: bool = false, either;
 }
 
 impl Settings {
-    /// The defaults.
-    pub const DEFAULT: Self = Self {
-        gmem_limit: None,
-        gmem_low: None,
-        pageable: false,
-        hmem_limit: None,
-        timeslice: None,
-        priority: None,
-        weight: None,
-        bandwidth: None,
-        freeze: false,
-        owned: false,
-        strict: false,
-        tpc_quota: None,
-        tpc_mask: None,
-        tpc_steal: true,
-        atom: None,
-        slip_tpc: None,
-        slip_power: None,
-        slo_p99: None,
-        pressed: false,
-        taken: 0,
-        yields: false,
-    };
-
-    /// Returns the value of a file; `None` if the file is no setting.
-    pub const fn get(&self, file: File) -> Option<Value> {
-        Some(match file {
-            File::GmemLimit => Value::BytesOrMax(self.gmem_limit),
-            File::GmemLow => Value::BytesOrMax(self.gmem_low),
-            File::GmemPageable => Value::Switch(self.pageable),
-            File::HmemLimit => Value::BytesOrMax(self.hmem_limit),
-            File::ComputeTimeslice => Value::Timeslice(self.timeslice),
-            File::ComputePriority => Value::Priority(self.priority_in_force()),
-            File::ComputeWeight => Value::Weight(self.weight_in_force()),
-            File::ComputeMax => Value::Bandwidth(self.bandwidth),
-            File::ComputeFreeze => Value::Switch(self.freeze),
-            File::ChannelOwned => Value::Switch(self.owned),
-            File::ChannelStrict => Value::Switch(self.strict),
-            File::TpcQuota => Value::TpcsOrNone(self.tpc_quota),
-            File::TpcMask => Value::TpcList(self.tpc_mask),
-            File::TpcSteal => Value::Switch(self.tpc_steal),
-            File::AtomDuration => Value::UsOrOff(self.atom),
-            File::SlipTpc => Value::Percent(self.slip_in_force()),
-            File::SlipPower => Value::Percent(self.power_slip_in_force()),
-            File::SloP99 => Value::UsOrMax(self.slo_p99),
-            _ => return None,
-        })
-    }
-
-    /// Stores the value of a file.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Access`] if the file is no setting or the value does not have its type.
-    pub fn set(&mut self, file: File, value: Value) -> Result<(), Error> {
-        match (file, value) {
-            (File::GmemLimit, Value::BytesOrMax(limit)) => self.gmem_limit = limit,
-            (File::GmemLow, Value::BytesOrMax(low)) => self.gmem_low = low,
-            (File::GmemPageable, Value::Switch(on)) => self.pageable = on,
-            (File::HmemLimit, Value::BytesOrMax(limit)) => self.hmem_limit = limit,
-            (File::ComputeTimeslice, Value::Timeslice(slice)) => self.timeslice = slice,
-            (File::ComputePriority, Value::Priority(priority)) => self.priority = Some(priority),
-            (File::ComputeWeight, Value::Weight(weight)) => self.weight = Some(weight),
-            (File::ComputeMax, Value::Bandwidth(bandwidth)) => self.bandwidth = bandwidth,
-            (File::ComputeFreeze, Value::Switch(on)) => self.freeze = on,
-            (File::ChannelOwned, Value::Switch(on)) => self.owned = on,
-            (File::ChannelStrict, Value::Switch(on)) => self.strict = on,
-            (File::TpcQuota, Value::TpcsOrNone(tpcs)) => self.tpc_quota = tpcs,
-            (File::TpcMask, Value::TpcList(mask)) => self.tpc_mask = mask,
-            (File::TpcSteal, Value::Switch(on)) => self.tpc_steal = on,
-            (File::AtomDuration, Value::UsOrOff(us)) => self.atom = us,
-            (File::SlipTpc, Value::Percent(percent)) => self.slip_tpc = Some(percent),
-            (File::SlipPower, Value::Percent(percent)) => self.slip_power = Some(percent),
-            (File::SloP99, Value::UsOrMax(us)) => self.slo_p99 = us,
-            _ => return Err(Error::Access),
-        }
-        Ok(())
-    }
-
     /// Returns the priority, the default if none was written.
     pub const fn priority_in_force(&self) -> Priority {
         match self.priority {
@@ -258,44 +246,22 @@ impl Settings {
         }
         self
     }
-
-    /// Combines a process's own settings with its group's: of each pair the tighter one.
-    ///
-    /// If two masks have no common TPC, the group's counts: a launch must run somewhere, and the
-    /// group binds all of its members. A process without its own priority or weight has its
-    /// group's, which may be earlier, or more, than the default.
-    #[must_use]
-    pub fn within(&self, group: &Self) -> Self {
-        Self {
-            gmem_limit: least(self.gmem_limit, group.gmem_limit),
-            gmem_low: least(self.gmem_low, group.gmem_low),
-            pageable: self.pageable || group.pageable,
-            hmem_limit: least(self.hmem_limit, group.hmem_limit),
-            timeslice: least(self.timeslice, group.timeslice),
-            priority: self.priority.max(group.priority),
-            weight: least(self.weight, group.weight),
-            bandwidth: smaller(self.bandwidth, group.bandwidth),
-            freeze: self.freeze || group.freeze,
-            owned: self.owned || group.owned,
-            strict: self.strict || group.strict,
-            tpc_quota: least(self.tpc_quota, group.tpc_quota),
-            tpc_mask: common(self.tpc_mask, group.tpc_mask),
-            tpc_steal: self.tpc_steal && group.tpc_steal,
-            atom: least(self.atom, group.atom),
-            slip_tpc: least(self.slip_tpc, group.slip_tpc),
-            slip_power: least(self.slip_power, group.slip_power),
-            slo_p99: least(self.slo_p99, group.slo_p99),
-            pressed: self.pressed || group.pressed,
-            taken: self.taken.max(group.taken),
-            yields: self.yields || group.yields,
-        }
-    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self::DEFAULT
     }
+}
+
+/// Returns whether one of two switches is on.
+fn either(a: bool, b: bool) -> bool {
+    a || b
+}
+
+/// Returns whether both switches are on.
+fn both(a: bool, b: bool) -> bool {
+    a && b
 }
 
 /// Returns the smaller of two limits; `None` is no limit.
@@ -318,6 +284,7 @@ fn smaller(a: Option<Bandwidth>, b: Option<Bandwidth>) -> Option<Bandwidth> {
     Some(if left <= right { first } else { second })
 }
 
+/// Returns the TPCs that both allow; the group's if there is none.
 fn common(own: Option<TpcMask>, group: Option<TpcMask>) -> Option<TpcMask> {
     let (Some(mask), Some(of_group)) = (own, group) else {
         return own.or(group);
