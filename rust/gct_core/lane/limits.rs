@@ -11,7 +11,7 @@ use crate::topology::Topology;
 use crate::units::{Ns, Percent, Us};
 
 /// The limits on a tenant's launches.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchLimits {
     /// The TPCs that launches may use; `None` for no limit.
     pub tpcs: Option<TpcMask>,

@@ -65,7 +65,11 @@ fn main() {
     if exits {
         return;
     }
-    let mask = |gpu: &Gpu| gpu.page.limits().and_then(|(_, limits)| limits.tpcs);
+    let mask = |gpu: &Gpu| {
+        gpu.page
+            .limits()
+            .and_then(|(_, limits)| limits.launches.tpcs)
+    };
     let mut last = mask(&gpu);
     loop {
         sleep(Duration::from_millis(20));
@@ -74,8 +78,7 @@ fn main() {
         gpu = link.gpu_of(CLIENT, GROUP).unwrap_or(gpu);
         let now = mask(&gpu);
         if now != last {
-            let count = |tpcs: [u64; 4]| tpcs.iter().map(|word| word.count_ones()).sum::<u32>();
-            println!("may use {} TPCs", now.map_or(0, count));
+            println!("may use {} TPCs", now.map_or(0, |tpcs| tpcs.count()));
             last = now;
         }
     }

@@ -7,10 +7,9 @@ use crate::optional::cannot;
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use gct_core::mask::TpcMask;
-use gct_core::policy::tpc::Rank;
 use gct_core::submit::limits::ATOMS_MAX;
 use gct_core::topology::Topology;
-use gct_core::units::{Ns, Priority};
+use gct_core::units::Ns;
 use gctd_ipc::driver;
 use gctd_ipc::page::Limits as PageLimits;
 
@@ -64,20 +63,9 @@ fn read_environment() -> LaunchLimits {
 
 /// Takes over the limits of the daemon. Limits that only the environment has stay.
 pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
-    limits.tpcs = new.tpcs.map(TpcMask::from_words);
-    limits.atom_ns = new.atom_ns;
-    limits.frozen = new.frozen;
-    limits.steal = new.steal;
-    limits.share = new.share;
-    limits.pressed = new.pressed;
-    limits.taken = new.taken;
-    limits.timed = new.timed;
-    limits.slip = new.slip;
-    limits.slip_power = new.slip_power;
-    limits.clock = new.clock;
-    limits.rank = Rank {
-        best_effort: new.quota == Some(0),
-        priority: Priority(new.priority),
+    *limits = LaunchLimits {
+        atoms: limits.atoms,
+        ..new.launches
     };
 }
 

@@ -110,7 +110,7 @@ impl Limits {
         Self {
             generation,
             timeslice: Some(slice).filter(|slice| *slice > Us(0)),
-            frozen: limits.frozen,
+            frozen: limits.launches.frozen,
             need_own_groups: limits.controlled() != (0, false),
         }
     }

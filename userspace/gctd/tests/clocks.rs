@@ -118,10 +118,10 @@ fn the_clock_follows_the_slip_and_is_given_back_at_the_end() {
         "nothing before there is work"
     );
     let work = Work::new(gpu.clone(), 500);
-    until(|| limits(&gpu).clock == Some(Clock::FULL));
-    until(|| limits(&gpu).clock.is_none());
+    until(|| limits(&gpu).launches.clock == Some(Clock::FULL));
+    until(|| limits(&gpu).launches.clock.is_none());
     until(|| locked(&daemon) == ["lock 200 1820"]);
-    until(|| limits(&gpu).clock == Clock::new(910));
+    until(|| limits(&gpu).launches.clock == Clock::new(910));
     assert_eq!(stat(&client, "gpus/0/clock.stat", "mhz"), 1820);
     assert_eq!(stat(&client, "gpus/0/clock.stat", "highest_mhz"), 2000);
     // 1680 MHz would be within the slip, and too large a step: 1 / 1.1 of what it is slower now.
@@ -250,7 +250,7 @@ fn a_refused_change_is_said() {
     until(|| last(&daemon) == "reset");
     until(|| stat(&client, "gpus/0/clock.stat", "errors") == 1);
     assert_eq!(stat(&client, "gpus/0/clock.stat", "mhz"), 2000);
-    until(|| limits(&gpu).clock == Some(Clock::FULL));
+    until(|| limits(&gpu).launches.clock == Some(Clock::FULL));
     assert_eq!(client.read("web/0/slip.power"), Ok("20\n".into()));
     let text = daemon.end();
     assert!(text.contains("cannot change the clock: NVML: "), "{text}");

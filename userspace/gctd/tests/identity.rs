@@ -6,6 +6,7 @@ mod common;
 
 use common::{eventually, own_directory, DEVICE, TSG};
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::mask::TpcMask;
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, greeted, Daemon};
 use gctd_ipc::board::Pulse;
@@ -189,7 +190,7 @@ fn only_its_process_can_write_a_pulse() {
     eventually(&true, || {
         limits
             .limits()
-            .is_some_and(|(_, limits)| limits.tpcs == Some([15, 0, 0, 0]))
+            .is_some_and(|(_, limits)| limits.launches.tpcs == Some(TpcMask::first(4)))
     });
     // The descriptors of a page are sent once.
     let client = 0xc1d0_0077;

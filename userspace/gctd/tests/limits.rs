@@ -7,6 +7,7 @@ mod common;
 use common::{eventually, member, own, own_directory, Tenant, DEVICE, TSG};
 use gct_core::error::Error;
 use gct_core::gpu_time::{GpuTime, Hold, Holds};
+use gct_core::lane::limits::LaunchLimits;
 use gct_core::mask::TpcMask;
 use gct_core::policy::share::{DutyCycle, Level};
 use gct_core::rmapi::escape;
@@ -53,7 +54,10 @@ fn limits_of_process_and_group_are_combined() {
     // The effective mask keeps only existing TPCs: 0 to 3 and 9 onwards.
     let topology = Topology::apart(TpcMask::parse(TPCS.as_bytes()).unwrap());
     let with = |tpcs: u64| Limits {
-        tpcs: Some([tpcs, 0, 0, 0]),
+        launches: LaunchLimits {
+            tpcs: Some(TpcMask::from_words([tpcs, 0, 0, 0])),
+            ..LaunchLimits::NONE
+        },
         topology,
         binds_launches: true,
         ..Limits::NONE
@@ -62,7 +66,7 @@ fn limits_of_process_and_group_are_combined() {
     client.write(&own("tpc.mask"), "2-11").unwrap();
     assert_eq!(gpu.page.limits(), Some((2, with(0xc))));
     let written = daemon.write("web/0/compute.freeze", "1");
-    let frozen = || gpu.page.limits().unwrap().1.frozen;
+    let frozen = || gpu.page.limits().unwrap().1.launches.frozen;
     eventually(&true, frozen);
     assert!(
         !written.is_finished(),
@@ -104,7 +108,7 @@ fn shares_of_process_and_group_are_published_apart() {
             period: Ns(period),
         }),
     };
-    let share = gpu.page.limits().unwrap().1.share;
+    let share = gpu.page.limits().unwrap().1.launches.share;
     assert_eq!(share.owner, level(300, 20_000_000, 100_000_000));
     assert_eq!(share.own, level(50, 1_000_000, 50_000_000));
     let (index, user) = gpu.slot.unwrap();
@@ -122,9 +126,9 @@ fn shares_of_process_and_group_are_published_apart() {
         let written = client.write(&format!("web/0/{file}"), text);
         assert_eq!(written, Err(error.errno()), "{file} {text}");
     }
-    assert_eq!(gpu.page.limits().unwrap().1.share, share);
+    assert_eq!(gpu.page.limits().unwrap().1.launches.share, share);
     client.write("web/0/compute.max", "max").unwrap();
-    assert_eq!(gpu.page.limits().unwrap().1.share.owner.max, None);
+    assert_eq!(gpu.page.limits().unwrap().1.launches.share.owner.max, None);
 }
 
 /// A process can only add to its own time and its group's.

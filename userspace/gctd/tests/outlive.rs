@@ -5,6 +5,7 @@
 mod common;
 
 use common::{eventually_within, own, Tenant, TSG};
+use gct_core::mask::TpcMask;
 use gctd::testing::{Client, TPCS};
 use gctd_ipc::paths::SocketPaths;
 use std::fs;
@@ -153,7 +154,9 @@ fn a_killed_daemon_leaves_its_groups_limits_and_members() {
     ];
     let before = files.map(|file| client.read(file).unwrap());
     let is_bound = |limits: gctd_ipc::page::Limits| {
-        limits.tpcs == Some([3, 0, 0, 0]) && limits.frozen && limits.timeslice_us == 800
+        limits.launches.tpcs == Some(TpcMask::first(2))
+            && limits.launches.frozen
+            && limits.timeslice_us == 800
     };
     daemon.kill();
     drop(goes);

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{eventually, own, Tenant, DEVICE, TSG};
+use gct_core::mask::TpcMask;
 use gctd::testing::Daemon;
 use gctd_ipc::greeting::Failure;
 use rustix::io::Errno;
@@ -31,8 +32,8 @@ fn a_new_daemon_learns_the_living_objects() {
     );
     let (_, limits) = old.page.limits().unwrap();
     assert_eq!(
-        limits.tpcs,
-        Some([15, 0, 0, 0]),
+        limits.launches.tpcs,
+        Some(TpcMask::first(4)),
         "the last limits stay in force"
     );
     daemon.restart();
@@ -43,7 +44,10 @@ fn a_new_daemon_learns_the_living_objects() {
     eventually(&Ok("4097\n".into()), || client.read(&own("gmem.current")));
     client.write(&own("tpc.mask"), "0-1").unwrap();
     let new = tenant.link.gpu_of(tenant.client, TSG).unwrap();
-    assert_eq!(new.page.limits().unwrap().1.tpcs, Some([3, 0, 0, 0]));
+    assert_eq!(
+        new.page.limits().unwrap().1.launches.tpcs,
+        Some(TpcMask::first(2))
+    );
 }
 
 #[test]

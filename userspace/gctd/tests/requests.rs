@@ -121,8 +121,8 @@ fn others_are_pressed_while_requests_are_slow_and_get_everything_back() {
     let limits = || gpu.page.limits().map_or(Limits::NONE, |(_, limits)| limits);
     let free = limits();
     assert_eq!(client.write("web/0/slo.p99", "1ms"), Ok(()));
-    within(20, || limits().pressed);
-    assert_eq!((limits().quota, limits().tpcs), (Some(0), None));
+    within(20, || limits().launches.pressed);
+    assert!(limits().launches.rank.best_effort && limits().launches.tpcs.is_none());
     let slots = gpu.board.slots().map(|(_, slot)| slot);
     let orders: Vec<bool> = slots.map(|slot| slot.best_effort).collect();
     assert_eq!(
@@ -131,8 +131,8 @@ fn others_are_pressed_while_requests_are_slow_and_get_everything_back() {
         "{orders:?}"
     );
     assert_eq!(client.read(&own("tpc.quota")), Ok("none\n".into()));
-    within(20, || limits().taken > 0);
-    assert_eq!(limits().tpcs, None, "what was written stays");
+    within(20, || limits().launches.taken > 0);
+    assert_eq!(limits().launches.tpcs, None, "what was written stays");
     assert_eq!(
         (stat(&client, "met"), stat(&client, "p99_usec") / 1_000),
         (0, 5)
@@ -154,7 +154,11 @@ fn a_goal_goes_with_its_group() {
     let service = Service::start(&daemon, &client);
     let mut batch = Tenant::of(&daemon);
     let gpu = batch.cuda(0);
-    let pressed = || gpu.page.limits().is_some_and(|(_, limits)| limits.pressed);
+    let pressed = || {
+        gpu.page
+            .limits()
+            .is_some_and(|(_, limits)| limits.launches.pressed)
+    };
     assert_eq!(client.write("web/0/slo.p99", "1ms"), Ok(()));
     within(20, pressed);
     // An owner with a goal of its own is left alone.

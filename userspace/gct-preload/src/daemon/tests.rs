@@ -3,6 +3,7 @@
 //! Tests the changes that a process on two GPUs learns from its daemon.
 
 use super::*;
+use gct_core::mask::TpcMask;
 use gct_core::rmapi::escape;
 use gctd::testing::{self, Daemon};
 use gctd_ipc::message::{Reply, Request};
@@ -110,7 +111,7 @@ fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
     let file = format!("{}/0/tpc.mask", std::process::id());
     assert_eq!(daemon.client().write(&file, "0-3"), Ok(()));
     let (_, limits) = process.link.gpus()[0].page.limits().unwrap();
-    assert_eq!(limits.tpcs, Some([15, 0, 0, 0]));
+    assert_eq!(limits.launches.tpcs, Some(TpcMask::first(4)));
 }
 
 #[test]

@@ -326,7 +326,6 @@ fn without_a_slot_a_tenant_has_its_reserved_tpcs() {
         let mut beside = Beside::with_slot(told, "", later());
         let limits = Limits {
             own: [0xf, 0, 0, 0],
-            priority: 8,
             topology: Topology::together(TpcMask::first(128)),
             ..Limits::NONE
         };
@@ -354,8 +353,11 @@ fn what_is_measured_at_the_clock_of_the_page_is_reported() {
         let mut beside = Beside::new("", of_priority(8));
         let gpu = beside.bench.governor.peers().unwrap().gpu().clone();
         let limits = Limits {
-            slip_power: Percent(slip),
-            clock: Some(Clock::FULL),
+            launches: LaunchLimits {
+                slip_power: Percent(slip),
+                clock: Some(Clock::FULL),
+                ..LaunchLimits::NONE
+            },
             ..Limits::NONE
         };
         gpu.page.set_limits(1, &limits);

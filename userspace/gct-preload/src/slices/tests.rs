@@ -377,6 +377,6 @@ fn a_freeze_that_is_refused_is_taken_back() {
     driver(|driver| driver.refuses = None);
     bed.slices.follow(&mut bed.link);
     let (_, limits) = bed.link.gpus()[0].page.limits().unwrap();
-    assert!(!limits.frozen);
+    assert!(!limits.launches.frozen);
     assert_eq!(running(), [true]);
 }

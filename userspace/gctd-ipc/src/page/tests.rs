@@ -5,12 +5,14 @@
 use super::*;
 use crate::shared::{Shared, SharedFd, PAGE_BYTES};
 use core::mem::offset_of;
+use gct_core::lane::limits::LaunchLimits;
 use gct_core::policy::clock::Clock;
 use gct_core::policy::native::Native;
 use gct_core::policy::share::{DutyCycle, Level, Share};
+use gct_core::policy::tpc::Rank;
 use gct_core::settings::Settings;
 use gct_core::topology::Topology;
-use gct_core::units::{Percent, Weight};
+use gct_core::units::{Percent, Priority, Weight};
 use proptest::prelude::*;
 
 #[test]
@@ -34,7 +36,7 @@ fn a_new_page_has_no_limits() {
         ..Settings::DEFAULT
     };
     assert_eq!(
-        of(&slips).clock,
+        of(&slips).launches.clock,
         Clock::new(900),
         "who has a slip is told the clock"
     );
@@ -142,7 +144,10 @@ fn a_slice_that_nobody_wrote_is_not_controlled() {
     let limits = |timeslice_us, yields, frozen| Limits {
         timeslice_us,
         yields,
-        frozen,
+        launches: LaunchLimits {
+            frozen,
+            ..LaunchLimits::NONE
+        },
         ..Limits::NONE
     };
     assert_eq!(limits(0, false, false).controlled(), (0, false));
@@ -226,27 +231,32 @@ fn limits_keep_their_form() {
         }),
     };
     let limits = Limits {
-        tpcs: Some([1, 2, 3, 4]),
-        quota: Some(5),
-        steal: true,
-        atom_ns: 6,
-        frozen: true,
+        launches: LaunchLimits {
+            tpcs: Some(TpcMask::from_words([1, 2, 3, 4])),
+            atom_ns: 6,
+            frozen: true,
+            steal: true,
+            rank: Rank {
+                best_effort: true,
+                priority: Priority(8),
+            },
+            pressed: true,
+            taken: 3,
+            timed: true,
+            slip: Percent(10),
+            slip_power: Percent(11),
+            clock: Clock::new(12),
+            share: Share {
+                owner: level(21, 22_000, 23_000),
+                own: level(24, 25_000, 26_000),
+            },
+            ..LaunchLimits::NONE
+        },
         timeslice_us: 7,
         yields: true,
-        priority: 8,
         gmem_limit: 9,
-        pressed: true,
-        taken: 3,
-        timed: true,
-        slip: Percent(10),
-        slip_power: Percent(11),
-        clock: Clock::new(12),
         own: [13, 14, 15, 16],
         topology: Topology::from_words([17, 18, 19, 20, 2 << 16 | 9]),
-        share: Share {
-            owner: level(21, 22_000, 23_000),
-            own: level(24, 25_000, 26_000),
-        },
         native: Some(Native::MemoryOnly),
         binds_launches: true,
     };
@@ -256,7 +266,7 @@ fn limits_keep_their_form() {
         2,
         3,
         4,
-        5,
+        0,
         6,
         7,
         0xb08,
@@ -279,6 +289,10 @@ fn limits_keep_their_form() {
     assert!(words.iter().skip(22).all(|word| *word == 0));
     // A daemon that knows no further limits has written none.
     assert_eq!(Limits::from_words(&words), limits);
+    // An older daemon writes the quota of an owner that is not best effort.
+    let quota = [&words[..5], &[5], &words[6..]].concat();
+    let read = Limits::from_words(&quota.try_into().unwrap());
+    assert!(!read.launches.rank.best_effort);
 }
 
 /// Checks that an older side does not see what a newer one appends, and that a newer one finds 0
@@ -314,8 +328,8 @@ fn pages_of_other_versions_are_understood() {
 proptest! {
     #[test]
     fn limits_survive_the_page(
-        tpcs: Option<MaskWords>, quota: Option<u16>, atom_ns: u64,
-        flags: [bool; 6], timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
+        tpcs: Option<MaskWords>, atom_ns: u64, flags: [bool; 7], timeslice_us: u32, priority: u8,
+        gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
         slip_power: u8, own: MaskWords, clock in proptest::option::of(1u64..=1000),
         native in 0usize..3,
@@ -329,13 +343,16 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
-        let [steal, frozen, pressed, yields, timed, binds_launches] = flags;
+        let [steal, frozen, pressed, yields, timed, binds_launches, best_effort] = flags;
         let native = [None, Some(Native::MemoryOnly), Some(Native::Untested)][native];
         let limits = Limits {
-            tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, pressed,
-            taken, slip: Percent(slip), yields, timed, topology, share,
-            slip_power: Percent(slip_power), clock: clock.and_then(Clock::new), own,
-            native, binds_launches,
+            launches: LaunchLimits {
+                tpcs: tpcs.map(TpcMask::from_words), atom_ns, frozen, steal, pressed, taken, timed,
+                rank: Rank { best_effort, priority: Priority(priority) },
+                slip: Percent(slip), slip_power: Percent(slip_power),
+                clock: clock.and_then(Clock::new), share, ..LaunchLimits::NONE
+            },
+            timeslice_us, yields, gmem_limit, topology, own, native, binds_launches,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }
