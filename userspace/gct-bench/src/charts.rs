@@ -329,6 +329,7 @@ fn panel(table: &Table, names: &[&str], area: &Area<'_>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::dominance::COLUMNS;
+    use crate::samples::{results, Samples};
 
     /// Draws a report, and returns the picture's text.
     fn drawn(name: &str, tables: Vec<Table>) -> Result<String> {
@@ -365,7 +366,7 @@ mod tests {
 
     #[test]
     fn committed_pictures_are_those_of_their_samples() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gctgroup-docs/results");
+        let samples = Samples::take_out("pictures");
         for name in [
             "bandwidth-h200",
             "models-h100-6",
@@ -375,12 +376,12 @@ mod tests {
             "models-h200",
             "processor-h100",
         ] {
-            let samples = folder.join(name).with_extension("json");
-            let tables = Report::read(&[samples]).unwrap().tables;
-            let picture = std::fs::read_to_string(folder.join(name).with_extension("svg")).unwrap();
+            let tables = samples.read(name).tables;
+            let picture =
+                std::fs::read_to_string(results().join(name).with_extension("svg")).unwrap();
             assert!(
                 drawn(name, tables).unwrap() == picture,
-                "gct-bench plot gctgroup-docs/results/{name}.json draws another picture"
+                "gct-bench plot {name}.json draws another picture"
             );
         }
     }

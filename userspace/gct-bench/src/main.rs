@@ -29,6 +29,8 @@ mod predictors;
 mod preemption;
 mod report;
 mod rightsize;
+#[cfg(test)]
+mod samples;
 mod scaling;
 mod scenes;
 mod short;
@@ -314,9 +316,8 @@ mod tests {
 
     #[test]
     fn the_tables_of_the_summary_are_those_of_the_samples() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        let folder = folder.join("../../gctgroup-docs/results");
-        let page = std::fs::read_to_string(folder.join("summary.md")).unwrap();
+        let page = std::fs::read_to_string(samples::results().join("summary.md")).unwrap();
+        let samples = samples::Samples::take_out("summary");
         type Format = fn(&[&Table]) -> String;
         let formats: [(&str, Format); 40] = [
             ("models-h200", models::markdown),
@@ -361,8 +362,7 @@ mod tests {
             ("models-h100-diffusion", scenes::in_time),
         ];
         for (name, format) in formats {
-            let file = folder.join(name).with_extension("json");
-            let report = Report::read(&[file]).unwrap();
+            let report = samples.read(name);
             let text = format(&report.tables.iter().collect::<Vec<_>>());
             assert!(
                 page.contains(&text),

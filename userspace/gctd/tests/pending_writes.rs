@@ -202,7 +202,11 @@ fn all_members_of_a_group_must_acknowledge() {
 #[test]
 fn a_freeze_is_acknowledged_or_rolled_back() {
     let (daemon, client, mut tenant, gpu) = setup("freeze");
-    let frozen = || gpu.page.limits().is_some_and(|(_, limits)| limits.launches.frozen);
+    let frozen = || {
+        gpu.page
+            .limits()
+            .is_some_and(|(_, limits)| limits.launches.frozen)
+    };
     for (refused, outcome) in [
         (Some(0x56), Err(Error::Unsupported.errno())),
         (None, Ok(())),

@@ -178,11 +178,11 @@ fn a_purely_parallel_kernel_keeps_its_tpcs() {
     assert!(cost.refused > 4_900, "{cost:?}");
 }
 
-/// TPCs of the masks of `results/scaling-h100.json`.
+/// TPCs of the masks of the samples `scaling-h100`.
 const MASKS: [u32; 8] = [7, 16, 24, 33, 40, 49, 57, 66];
 
 /// A service: us a request on each of these; how much longer p99 is than p50 on all TPCs, in
-/// thousandths (`results/rightsize-h100.json`); and what its sizes save at least of the TPC-time
+/// thousandths (samples `rightsize-h100`); and what its sizes save at least of the TPC-time
 /// under a slip of 3, 10 and 20%, in thousandths.
 struct Service(&'static str, [u64; 8], u64, [i64; 3]);
 
