@@ -64,6 +64,7 @@ done
 for unit in gctgroup-groups gctgroup-selftest; do
 	put_text 644 "$ROOT/packaging/systemd/$unit.service" "$UNITDIR/$unit.service"
 done
+put 644 "$ROOT/packaging/systemd/sysusers" "$PREFIX/lib/sysusers.d/gctgroup-tools.conf"
 for hook in prolog epilog task-prolog; do
 	put_text 755 "$ROOT/packaging/slurm/$hook" "$library/slurm/$hook"
 done

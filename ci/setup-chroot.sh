@@ -3,12 +3,14 @@
 #
 # Makes the root file systems of Debian 12 in which packages are made and tried, from the server
 # that this machine uses: build/chroot/make with debhelper, lintian and systemd's checks,
-# build/chroot/clean with nothing but apt, build/chroot/dkms with what a machine has whose
-# driver dkms builds, and build/chroot/slurm with Slurm's daemons. build/chroot/slurm-new is a
+# build/chroot/clean with what gctgroup-tools depends on, build/chroot/dkms with what a machine has
+# whose driver dkms builds, and build/chroot/slurm with Slurm's daemons. build/chroot/slurm-new is a
 # Debian 13 with its newer Slurm, and build/chroot/older a Debian 11, if the server still has it.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/apt.sh"
 
+# What gctgroup-tools depends on.
+CLEAN_PACKAGES=(apt systemd-standalone-sysusers)
 MAKE_PACKAGES=(debhelper dpkg-dev lintian systemd)
 DKMS_PACKAGES=(dkms libelf1)
 SLURM_PACKAGES=(iproute2 mount munge slurm-client slurmctld slurmd)
@@ -46,9 +48,9 @@ chroot_of() {
 }
 
 chroot_of make "Debian 12 with debhelper and lintian" "${MAKE_PACKAGES[@]}"
-chroot_of clean "Debian 12, clean" apt
+chroot_of clean "Debian 12, clean" "${CLEAN_PACKAGES[@]}"
 chroot_of dkms "Debian 12 with dkms" "${DKMS_PACKAGES[@]}"
-chroot_of slurm "Debian 12 with Slurm" "${SLURM_PACKAGES[@]}"
+chroot_of slurm "Debian 12 with Slurm" "${SLURM_PACKAGES[@]}" "${CLEAN_PACKAGES[@]}"
 
 # other_chroot_of NAME DESCRIPTION RELEASE PACKAGE...
 other_chroot_of() {

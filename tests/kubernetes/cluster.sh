@@ -174,8 +174,10 @@ in_podman() {
 	podman --runtime runc --cgroup-manager cgroupfs "$@"
 }
 
+# It has a user of its own, as its unit says.
 start_gctd() {
-	start gctd gctd --gpus /run/gpus --tpcs 0-65
+	install -d -o 900 -g 900 /run/gctgroup
+	start gctd setpriv --reuid 900 --regid 900 --clear-groups gctd --gpus /run/gpus --tpcs 0-65
 	await 10 gctctl --user ls
 }
 

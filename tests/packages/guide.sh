@@ -49,6 +49,12 @@ for unit in "${units[@]}"; do
 	environment=$(sed -n 's/^EnvironmentFile=-//p' "$file")
 	[ ! -e "$environment" ] || . "$environment"
 	eval "command=($(sed -n 's/^ExecStart=//p' "$file"))"
+	user=$(sed -n 's/^User=//p' "$file")
+	if [ -n "$user" ]; then
+		mkdir -p "/run/$(sed -n 's/^RuntimeDirectory=//p' "$file")"
+		chown -R "$user:" "/run/$(sed -n 's/^RuntimeDirectory=//p' "$file")"
+		command=(setpriv --reuid "$user" --regid "$user" --init-groups --inh-caps=-all "${command[@]}")
+	fi
 	if grep -q '^Type=oneshot' "$file"; then
 		"${command[@]}" || exit
 	else

@@ -42,8 +42,9 @@ refuses() {
 	grep -qF -e "$words" <<<"$output"
 }
 
-# All files but those of the package manager and of this test.
+# All files but those of the package manager and of this test, and what is kept of the list of users
+# when one is added.
 files() {
 	find / -xdev \( -path /gct -o -path /proc -o -path /tmp -o -path /run -o -path /var/lib/dpkg -o -path /var/cache \
-		-o -path /var/log -o -path /var/lib/apt -o -path /var/lib/systemd \) -prune -o -print | sort
+		-o -path /var/log -o -path /var/lib/apt -o -path /var/lib/systemd -o -path '/etc/*shadow-' \) -prune -o -print | sort
 }

@@ -3,7 +3,7 @@
 # In Debian 12: systemd starts the package's units, as process 1 of a pid namespace. First the
 # driver's nodes and debugfs are hidden, and gctd owns the tree; then the kernel does.
 RESULTS=/var/results
-TESTS=54
+TESTS=58
 BOOT_SECONDS=300
 
 # boot MODE: runs systemd until it has executed this script with MODE. Prints what that added to the
@@ -134,7 +134,9 @@ user() {
 	soon "systemd is process 1" is "$(cat /proc/1/comm)" systemd
 	soon "gctd runs" is "$(systemctl is-active gctd)" active
 	soon "it has the groups of the file" eval 'is "$(gctctl --user get train/0 gmem.limit)" 33554432'
-	soon "gctd has no capability but CAP_SYS_RESOURCE" has gctd CapBnd 0000000001000000
+	soon "gctd has a user of its own" eval 'has gctd Uid "$(id -u _gctd | sed "s/.*/&	&	&	&/")"'
+	soon "it has CAP_SYS_RESOURCE" has gctd CapEff 0000000001000000
+	soon "and no other capability" has gctd CapBnd 0000000001000000
 	soon "and gains none" has gctd NoNewPrivs 1
 	soon "its system calls are filtered" has gctd Seccomp 2
 	soon "it has no network" own gctd net
@@ -165,11 +167,19 @@ user() {
 	soon "the service's program is a member again" member serve serve.service
 	soon "the exporter goes on" shows 'gctgroup_up{} 1'
 	before=$(accounts)
+	mkdir -p /etc/systemd/system/gctd.service.d
+	printf '[Service]\nUser=root\n' >/etc/systemd/system/gctd.service.d/root.conf
+	systemctl daemon-reload
+	systemctl restart gctd
+	soon "a gctd of root, as in earlier releases, has all of it" eval \
+		'has gctd Uid "0	0	0	0" && is "$(accounts)" "$before"'
+	rm /etc/systemd/system/gctd.service.d/root.conf
 	daemon=$(pid_of gctd)
 	systemd-run --quiet --slice=train.slice --unit=load /test.sh load
 	soon "programs start and end" test -s /run/load
 	soon "the package is upgraded while programs run" upgrades
 	soon "another gctd runs, of the new package" is_new "$daemon"
+	soon "it is its own user's again" eval '! has gctd Uid "0	0	0	0"'
 	soon "exporter and plugin are restarted" eval 'runs gct-exporter && runs gct-device-plugin'
 	soon "groups, members, limits and charges are as before" eval 'is "$(accounts)" "$before"'
 	soon "whoever started meanwhile had its group's limit" eval \

@@ -11,22 +11,29 @@ gctd_is_enabled() {
 }
 try "gctd and the self-test start at boot, and neither exporter nor plugin" gctd_is_enabled
 
+installs_user() { [ "$(id -u _gctd)" -gt 0 ] && id -nG _gctd | grep -qw video; }
+try "gctd has a user of its own" installs_user
+
 mkdir -p /tmp/gpus/0000:01:00.0
 printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
 	>/tmp/gpus/0000:01:00.0/information
-setpriv --no-new-privs --bounding-set=-all --inh-caps=-all \
+install -d -o _gctd -g _gctd /run/gctgroup
+setpriv --reuid _gctd --regid _gctd --init-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
 	gctd --gpus /tmp/gpus --tpcs 0-7 </dev/null >/tmp/gctd.log 2>&1 &
 daemon=$!
 for ((i = 0; i < 100; i++)); do
 	[ ! -e /run/gctgroup/admin.sock ] || break
 	sleep 0.1
 done
+# bare GROUP COMMAND...: as root of a group, without a capability.
+bare() { setpriv --regid 0 --groups "$1" --bounding-set=-all --inh-caps=-all "${@:2}"; }
 takes_limits() {
-	gctctl --user create web
+	bare _gctd gctctl --user create web
 	gctctl --user set web tpc.mask=0-3 gmem.limit=1G
 	[ "$(gctctl --user get web/0 tpc.mask)" = 0-3 ]
 }
-try "gctd without a capability takes limits" takes_limits
+try "gctd without a capability takes limits, and so from root of its group" takes_limits
+try "not from a root without group and capability" refuses 'ermission denied' bare 0 gctctl --user create mine
 has_library() { gctctl run --group web -- grep -q /usr/lib/gctgroup/libgct_preload.so /proc/self/maps; }
 try "a program that gctctl runs has the library" has_library
 without_driver() { gctctl selftest --gpus /tmp/gpus 2>&1 | grep -F 'No NVIDIA driver is loaded'; }

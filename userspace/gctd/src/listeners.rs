@@ -19,8 +19,9 @@ use std::path::Path;
 const FOLDER_MODE: u32 = 0o755;
 /// Mode of the tenants' socket: everybody may connect.
 const TENANTS_MODE: u32 = 0o666;
-/// Mode of the administrators' socket: only the daemon's user and root may connect.
-const ADMIN_MODE: u32 = 0o600;
+/// Mode of the administrators' socket. Root without a capability connects as one of the daemon's
+/// group; the daemon refuses the others of it.
+const ADMIN_MODE: u32 = 0o660;
 
 /// The listening sockets. Dropping it removes them.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{connect, eventually, hello, lives, own, Tenant};
+use common::{as_user, connect, eventually, hello, lives, own, Tenant};
 use gctd::testing::{greeted, Daemon};
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
@@ -54,14 +54,11 @@ fn the_administrators_socket_refuses_other_users() {
     let daemon = Daemon::new("admin-socket", 1);
     let paths = SocketPaths::of(&daemon.directory);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-    assert_eq!((mode(&paths.admin), mode(&paths.tenants)), (0o600, 0o666));
+    assert_eq!((mode(&paths.admin), mode(&paths.tenants)), (0o660, 0o666));
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can change its user");
     }
-    let stranger = std::thread::spawn(move || {
-        // SAFETY: changes the credentials of this thread only, and no other code runs on it.
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
-        assert_eq!(changed, 0);
+    let stranger = as_user(65534, move || {
         let reached = |path| socket::connect(path, Duration::from_secs(20));
         assert!(reached(&paths.tenants).is_ok());
         let refused = reached(&paths.admin).map(|_| ());
@@ -71,9 +68,7 @@ fn the_administrators_socket_refuses_other_users() {
     // With a mode that lets everybody connect, the daemon itself refuses.
     let paths = stranger.join().unwrap();
     std::fs::set_permissions(&paths.admin, PermissionsExt::from_mode(0o666)).unwrap();
-    let stranger = std::thread::spawn(move || {
-        // SAFETY: as above.
-        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+    let stranger = as_user(65534, move || {
         let socket = socket::connect(&paths.admin, Duration::from_secs(20)).unwrap();
         socket::receive::<Reply>(socket.as_fd()).unwrap().0
     });

@@ -7,10 +7,10 @@
 
 mod common;
 
-use common::{connect_to, copy_program, eventually_within, member_of, own, Tenant, DEVICE, TSG};
-use gctd::testing::{alloc, Client, TPCS};
+use common::process::Process as Daemon;
+use common::{as_user, connect_to, eventually_within, member_of, own, Tenant, DEVICE, TSG};
+use gctd::testing::{alloc, Client};
 use gctd_ipc::message::{Ioctl, Reply, Request};
-use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::socket;
 use gctd_ipc::versions::VERSIONS;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -20,15 +20,9 @@ use rustix::net::{
     self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType,
 };
-use rustix::process::{getrlimit, kill_process, prlimit, setrlimit, Pid, Resource, Rlimit, Signal};
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use rustix::process::{getrlimit, prlimit, Resource, Rlimit};
+use std::fs;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{channel, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,85 +40,14 @@ const MEMORY: u32 = 0x5c00_0040;
 const SECOND_DEVICE: u32 = 0x5c00_1002;
 const SECOND_TSG: u32 = 0x5c00_1015;
 
-/// A daemon with two GPUs in a process of its own, as a user of its own.
-struct Daemon {
-    child: Child,
-    user: u32,
-    directory: PathBuf,
-}
-
-impl Daemon {
-    /// Starts one. Returns `None` unless this is root.
-    fn start(name: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can start a daemon as another user");
-            return None;
-        }
-        static USERS: AtomicU32 = AtomicU32::new(0);
-        let others = 3 * std::process::id() + USERS.fetch_add(1, Ordering::Relaxed);
-        let user = 20_000 + others % 40_000;
-        let directory = std::env::temp_dir().join(format!("gctd-{name}-{}", std::process::id()));
-        for gpu in 0..2 {
-            let of_gpu = directory.join(format!("gpus/0000:0{gpu}:00.0"));
-            fs::create_dir_all(&of_gpu).unwrap();
-            let text = format!("Bus Location: \t 0000:0{gpu}:00.0\nDevice Minor: \t {gpu}\n");
-            fs::write(of_gpu.join("information"), text).unwrap();
-        }
-        let run = directory.join("run");
-        fs::create_dir(&run).unwrap();
-        chown(&run, Some(user), None).unwrap();
-        // That user may not enter the folder in which the program was built.
-        let program = directory.join("gctd");
-        copy_program(env!("CARGO_BIN_EXE_gctd"), &program);
-        let limited = || {
-            let (current, maximum) = (Some(FDS), Some(FDS));
-            Ok(setrlimit(Resource::Nofile, Rlimit { current, maximum })?)
-        };
-        let mut command = Command::new(program);
-        command
-            .args(["--tpcs", TPCS, "--gpus"])
-            .arg(directory.join("gpus"))
-            .arg("--dir")
-            .arg(&run)
-            .uid(user)
-            .stdout(Stdio::piped())
-            .stderr(File::create(directory.join("log")).unwrap());
-        // SAFETY: one system call between fork and exec.
-        unsafe { command.pre_exec(limited) };
-        let mut child = command.spawn().unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut String::new()).unwrap();
-        Some(Self {
-            child,
-            user,
-            directory,
-        })
+/// Starts a daemon with two GPUs. Returns `None` unless this is root: only root can start one of
+/// another user.
+fn start(name: &str) -> Option<Daemon> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start a daemon as another user");
+        return None;
     }
-
-    fn paths(&self) -> SocketPaths {
-        SocketPaths::of(&self.directory.join("run"))
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
-    }
-
-    /// Returns a client of the tree.
-    fn client(&self) -> Client {
-        Client::new(&self.paths().admin)
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.directory.join("log")).unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = kill_process(self.pid(), Signal::TERM);
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.directory);
-    }
+    Some(Daemon::with_descriptors(name, 2, Some(FDS)))
 }
 
 /// Sends a request.
@@ -200,7 +123,7 @@ fn second_gpu(tenant: &mut Tenant) {
 
 #[test]
 fn who_does_not_read_takes_no_descriptors_of_others() {
-    let Some(daemon) = Daemon::start("unread") else {
+    let Some(daemon) = start("unread") else {
         return;
     };
     let attackers = (0..14).map(|n| with_page(&daemon, 0xc1d1_0000 + n));
@@ -245,16 +168,6 @@ fn who_does_not_read_takes_no_descriptors_of_others() {
     drop(others);
 }
 
-/// Runs a function in a thread of a user.
-fn as_user(user: u32, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    std::thread::spawn(move || {
-        // SAFETY: changes the credentials of this thread only, and it runs nothing else.
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
-        assert_eq!(changed, 0);
-        run();
-    })
-}
-
 /// Keeps more descriptors in flight than the daemon may have, as its user.
 struct Flood {
     stop: Sender<()>,
@@ -292,7 +205,7 @@ impl Flood {
 
 #[test]
 fn an_answer_that_cannot_be_sent_is_counted_and_drops_nobody() {
-    let Some(daemon) = Daemon::start("flooded") else {
+    let Some(daemon) = start("flooded") else {
         return;
     };
     let most = getrlimit(Resource::Nofile).current;
@@ -314,8 +227,8 @@ fn an_answer_that_cannot_be_sent_is_counted_and_drops_nobody() {
     let events = client.read("events").unwrap();
     assert!(events.contains("\nunanswered 11\n"), "{events}");
     // Not once for each.
-    let told = daemon.log().matches("could not be answered").count();
-    assert_eq!(told, 1, "{}", daemon.log());
+    let told = || daemon.log().matches("could not be answered").count();
+    eventually_within(LATEST, &1, told);
     flood.stop();
     assert!(has_second_page(&mut victim));
     assert!(newcomer.link.gpu_of(newcomer.client, TSG).is_some());
@@ -326,7 +239,7 @@ fn an_answer_that_cannot_be_sent_is_counted_and_drops_nobody() {
 /// group.
 #[test]
 fn a_daemon_without_descriptors_says_so() {
-    let Some(daemon) = Daemon::start("none-left") else {
+    let Some(daemon) = start("none-left") else {
         return;
     };
     let (mut victim, client) = victim(&daemon);
@@ -340,7 +253,7 @@ fn a_daemon_without_descriptors_says_so() {
         };
         as_user(daemon.user, set).join().unwrap();
     };
-    let open = fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap();
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid().as_raw_nonzero())).unwrap();
     let numbers = open.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let taken: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
     let free = |at| (0..).filter(|number| !taken.contains(number)).nth(at);

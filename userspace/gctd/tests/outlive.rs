@@ -4,93 +4,17 @@
 
 mod common;
 
+use common::process::Process as Daemon;
 use common::{eventually_within, own, Tenant, TSG};
 use gct_core::mask::TpcMask;
-use gctd::testing::{Client, TPCS};
-use gctd_ipc::paths::SocketPaths;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const MEMORY: u32 = 0x5c00_0040;
 const KIB: u64 = 1024;
 const LATEST: Duration = Duration::from_secs(60);
-
-/// A daemon in a process of its own, which can be killed and started again.
-struct Daemon {
-    child: Option<Child>,
-    directory: PathBuf,
-}
-
-impl Daemon {
-    fn start(name: &str, gpus: usize) -> Self {
-        let directory = std::env::temp_dir().join(format!("gctd-{name}-{}", std::process::id()));
-        let mut daemon = Self {
-            child: None,
-            directory,
-        };
-        (0..gpus).for_each(|gpu| daemon.add_gpu(gpu));
-        daemon.again();
-        daemon
-    }
-
-    fn gpu(&self, gpu: usize) -> PathBuf {
-        self.directory.join(format!("gpus/0000:0{gpu}:00.0"))
-    }
-
-    fn add_gpu(&self, gpu: usize) {
-        fs::create_dir_all(self.gpu(gpu)).unwrap();
-        let text = format!("Bus Location: \t 0000:0{gpu}:00.0\nDevice Minor: \t {gpu}\n");
-        fs::write(self.gpu(gpu).join("information"), text).unwrap();
-    }
-
-    fn again(&mut self) {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gctd"))
-            .args(["--tpcs", TPCS, "--gpus"])
-            .arg(self.directory.join("gpus"))
-            .arg("--dir")
-            .arg(self.directory.join("run"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut String::new()).unwrap();
-        self.child = Some(child);
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-
-    fn restart(&mut self) {
-        self.kill();
-        self.again();
-    }
-
-    fn paths(&self) -> SocketPaths {
-        SocketPaths::of(&self.directory.join("run"))
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.paths().admin)
-    }
-
-    fn kept(&self) -> PathBuf {
-        self.directory.join("run/kept")
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.kill();
-        let _ = fs::remove_dir_all(&self.directory);
-    }
-}
 
 /// A process that waits. Dropping it kills it.
 struct Sleeper(Child);

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod nvml;
+pub(crate) mod process;
 
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Client, Daemon};
@@ -16,6 +17,7 @@ use rustix::net::SendFlags;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Waits up to five seconds until `ask` returns the wanted value.
@@ -53,6 +55,24 @@ pub(crate) fn eventually_within<T: PartialEq + std::fmt::Debug>(
 pub(crate) fn copy_program(from: &str, to: &Path) {
     let copied = Command::new("cp").arg(from).arg(to).status();
     assert!(copied.unwrap().success(), "{from} is not copied");
+}
+
+/// Runs a function in a thread of a user, and of the group with its number alone.
+pub(crate) fn as_user<T: Send + 'static>(
+    user: u32,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    std::thread::spawn(move || {
+        let none = core::ptr::null::<libc::gid_t>();
+        // SAFETY: changes the credentials of this thread only, and it runs nothing else.
+        let changed = unsafe {
+            libc::syscall(libc::SYS_setgroups, 0, none)
+                + libc::syscall(libc::SYS_setresgid, user, user, user)
+                + libc::syscall(libc::SYS_setresuid, user, user, user)
+        };
+        assert_eq!(changed, 0);
+        run()
+    })
 }
 
 pub(crate) const DEVICE: u32 = 0x5c00_0002;
