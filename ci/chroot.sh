@@ -2,6 +2,9 @@
 #
 # Runs scripts in the root file systems of ci/setup-chroot.sh. Source this file after lib.sh.
 
+# The releases of Debian beside 12 in which the guide is followed.
+GUIDE_RELEASES=(trixie forky sid)
+
 # Returns whether this machine lets us make the namespaces and mounts for them.
 can_chroot() {
 	[ "$(id -u)" -eq 0 ] && unshare -m -p -n -u -f --propagation private true 2>/dev/null

@@ -6,8 +6,10 @@
 # build/chroot/clean with what gctgroup-tools depends on, build/chroot/dkms with what a machine has
 # whose driver dkms builds, and build/chroot/slurm with Slurm's daemons. build/chroot/slurm-new is a
 # Debian 13 with its newer Slurm, and build/chroot/older a Debian 11, if the server still has it.
+# build/chroot/guide-RELEASE are clean Debians of other releases, for `make test-long`.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/apt.sh"
+. "$ROOT/ci/chroot.sh"
 
 # What gctgroup-tools depends on.
 CLEAN_PACKAGES=(apt systemd-standalone-sysusers)
@@ -28,13 +30,14 @@ make_root() {
 	chroot "$dir/root" apt-get --version
 }
 
-# Makes a Debian of another release in place of a Debian 12.
+# Makes a Debian of another release in place of a Debian 12. What a server says of one that still
+# moves is valid for a week, also where it keeps the release of a day; its signature is checked.
 make_other_root() {
 	local dir=$1 release=$2
 	shift 2
 	rm -rf "$dir/root"
 	mmdebstrap --mode=root --variant=apt --components=main --include="$(IFS=,; echo "$*")" \
-		"$release" "$dir/root" "$(debian_mirror)"
+		--aptopt='Acquire::Check-Valid-Until "false"' "$release" "$dir/root" "$(debian_mirror)"
 	chroot "$dir/root" apt-get --version
 }
 
@@ -63,3 +66,9 @@ other_chroot_of() {
 other_chroot_of slurm-new "Debian 13 with Slurm" trixie "${SLURM_PACKAGES[@]}"
 # Its time ends, and then servers drop it.
 (other_chroot_of older "Debian 11" bullseye musl) || note "Debian 11 cannot be had: its tests are left out"
+if long; then
+	for release in "${GUIDE_RELEASES[@]}"; do
+		(other_chroot_of guide-$release "Debian $release" $release "${CLEAN_PACKAGES[@]}") ||
+			note "Debian $release cannot be had: its tests are left out"
+	done
+fi

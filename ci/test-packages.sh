@@ -105,8 +105,8 @@ sbom_is_complete() {
 run_script() {
 	local root=$1 script=$2
 	shift 2
-	printf '==> %s\n' "${script#"$ROOT/"}"
-	check_script $job "$BUILD/log/$job-$(basename "$script").log" \
+	printf '==> %s in %s\n' "${script#"$ROOT/"}" "$root"
+	check_script $job "$BUILD/log/$job-$root-$(basename "$script").log" \
 		in_chroot "$root" "$made" "$(cat "$ROOT/tests/packages/lib.sh" "$script")" "$@"
 }
 
@@ -167,6 +167,9 @@ check $job "make install and make uninstall, elsewhere" installs_without_package
 run_script clean "$ROOT/tests/packages/tools.sh"
 cp "$ROOT/gctgroup-docs/guide.md" "$made"
 run_script clean "$ROOT/tests/packages/guide.sh"
+for release in "${GUIDE_RELEASES[@]}"; do
+	! long || [ ! -e "$BUILD/chroot/guide-$release" ] || run_script guide-$release "$ROOT/tests/packages/guide.sh"
+done
 [ ! -e "$BUILD/chroot/older" ] || run_script older "$ROOT/tests/packages/older.sh"
 if can_run_kubernetes; then
 	# The jobs' cgroups are below one of this run.

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# The preload library in an older system, as a container may be: Debian 11, with glibc 2.31. The
-# package itself is not installed.
+# An older system, Debian 11, with glibc 2.31. The package cannot be installed; the preload library
+# works, as in a container.
+
+try "the package says that it needs a newer glibc" refuses 'libc6 (>= 2.3' install_deb /gct/new/gctgroup-tools_*.deb
 
 library=/usr/lib/gctgroup/libgct_preload.so
 unpack() { dpkg-deb --fsys-tarfile /gct/new/gctgroup-tools_*.deb | tar -C / -x ".$library"; }
