@@ -228,6 +228,24 @@ fn threads_that_ask_at_once_hear_the_same() {
     }
 }
 
+/// Each variant of a function is called with its own arguments, also one that is not known here.
+/// A thread that waits can be cancelled.
+#[test]
+fn waits_are_those_of_libcuda() {
+    let native = bed().run("new", &["program", "waits"], &[]);
+    let mut answers = bed().run("new", &["program", "waits"], HALF);
+    assert_eq!(answers.insert("ours".into(), 0), Some(11));
+    assert_eq!(answers, native);
+    let expected = [
+        ("v1", 1),
+        ("v2", 2),
+        ("v3", 7),
+        ("ours", 0),
+        ("cancelled", 1),
+    ];
+    expect(&native, &expected);
+}
+
 #[test]
 fn a_program_without_libcuda_sees_none() {
     let native = bed().run("new", &["program", "none"], &[]);

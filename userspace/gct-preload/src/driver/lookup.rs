@@ -11,8 +11,9 @@ const PER_THREAD: u64 = 2;
 
 /// Returns the wrapper to return instead of `real` for a name, a CUDA version and flags.
 ///
-/// Usually `real` is a function that libcuda exports, which identifies the wrapper. Otherwise name,
-/// version and flags do: it is the newest variant that is not newer than the version.
+/// Usually `real` is a function that libcuda exports, which identifies the wrapper; a variant of a
+/// newer libcuda has none. Otherwise name, version and flags do: it is the newest variant that is
+/// not newer than the version.
 fn wrapper(name: &CStr, version: c_int, flags: u64, real: *mut c_void) -> Option<&'static Symbol> {
     let asked = || symbols::all().filter(|symbol| symbol.asked == name);
     if let Some(same) = asked().find(|symbol| symbol.real() == Some(real)) {
@@ -22,6 +23,9 @@ fn wrapper(name: &CStr, version: c_int, flags: u64, real: *mut c_void) -> Option
     let old_enough = asked().filter(|symbol| symbol.since <= version);
     // Functions without a stream have one variant.
     let found = old_enough.max_by_key(|symbol| (symbol.per_thread == per_thread, symbol.since))?;
+    if symbols::is_other(name, real) {
+        return None;
+    }
     found.learn(real);
     Some(found)
 }

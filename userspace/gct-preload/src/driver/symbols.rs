@@ -164,6 +164,7 @@ symbols! {
     MEMSET_D32_ASYNC = calls::cuMemsetD32Async, c"cuMemsetD32Async", 3020, false;
     MEMSET_D32_ASYNC_PER_THREAD = calls::cuMemsetD32Async_ptsz, c"cuMemsetD32Async", 7000, true;
     CTX_SYNCHRONIZE = calls::cuCtxSynchronize, c"cuCtxSynchronize", 2000, false;
+    CTX_SYNCHRONIZE_V2 = calls::cuCtxSynchronize_v2, c"cuCtxSynchronize", 13000, false;
     STREAM_SYNCHRONIZE = calls::cuStreamSynchronize, c"cuStreamSynchronize", 2000, false;
     STREAM_SYNCHRONIZE_PER_THREAD =
         calls::cuStreamSynchronize_ptsz, c"cuStreamSynchronize", 7000, true;
@@ -224,6 +225,23 @@ fn named(name: &CStr) -> Option<&'static Symbol> {
         return None;
     };
     all().find(|symbol| symbol.libcuda.name == name)
+}
+
+/// Returns whether an address is that of a function with an exported name that none has of those
+/// with a wrapper which `cuGetProcAddress` finds by the name `asked`. It may take other arguments
+/// than they do.
+pub(crate) fn is_other(asked: &CStr, address: *mut c_void) -> bool {
+    // SAFETY: all zero is a valid `Dl_info`.
+    let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+    // SAFETY: it only compares the address, and `found` is valid for a write.
+    let is_found = unsafe { libc::dladdr(address, &raw mut found) } != 0;
+    if !is_found || found.dli_saddr != address {
+        return false;
+    }
+    // SAFETY: with the address of a symbol there is its name, which stays as long as its library.
+    let exported = unsafe { CStr::from_ptr(found.dli_sname) };
+    let mut known = all().filter(|symbol| symbol.asked == asked);
+    known.all(|symbol| symbol.libcuda.name != exported)
 }
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;

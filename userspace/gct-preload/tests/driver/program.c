@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int attribute_fn(int *, int, int);
 typedef int lookup_fn(const char *, void **, int, unsigned long);
@@ -166,6 +167,35 @@ static void threads(void)
 	printf("min %ld\nmax %ld\n", min, max);
 }
 
+static int is_ours(void *function)
+{
+	Dl_info info;
+
+	return dladdr(function, &info) && strstr(info.dli_fname, "libgct_preload");
+}
+
+static void *waiter(void *function)
+{
+	return (void *)(long)((int (*)(long))function)(-1);
+}
+
+static void waits(void)
+{
+	void *handle = cuda(RTLD_NOW), *answer;
+	void *v1 = lookup(handle, "cuCtxSynchronize", 2000, 0), *v2 = lookup(handle, "cuCtxSynchronize", 13000, 0);
+	void *v3 = lookup(handle, "cuCtxSynchronize", 99000, 0);
+	pthread_t thread;
+
+	printf("v1 %d\nv2 %d\nv3 %d\n", ((int (*)(void))v1)(), ((int (*)(long))v2)(0),
+	       ((int (*)(long, long))v3)(3, 4));
+	printf("ours %d\n", is_ours(v1) + 10 * is_ours(v2) + 100 * is_ours(v3));
+	pthread_create(&thread, NULL, waiter, v2);
+	usleep(50000);
+	pthread_cancel(thread);
+	pthread_join(thread, &answer);
+	printf("cancelled %d\n", answer == PTHREAD_CANCELED);
+}
+
 /* What a program without libcuda sees of this: nothing. */
 static void none(void)
 {
@@ -194,6 +224,8 @@ int main(int count, char **arguments)
 		launches();
 	else if (!strcmp(what, "threads"))
 		threads();
+	else if (!strcmp(what, "waits"))
+		waits();
 	else if (!strcmp(what, "none"))
 		none();
 	return 0;
