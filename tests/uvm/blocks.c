@@ -143,23 +143,34 @@ UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_nothing(volatile uint8_t *memory)
 {
 	return (UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS){
 		.lookup_address = (uintptr_t)memory,
-#ifdef UVM_MAX_PROCESSORS_V2
+#ifdef UVM_TEST_FORCE_CPU_TO_CPU_COPY_WITH_CE
 		.cpu_chunk_allocation_target_id = any_numa_node,
 		.cpu_chunk_allocation_actual_id = any_numa_node,
 #endif
 	};
 }
 
+UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_no_page(volatile uint8_t *memory)
+{
+	UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject = inject_nothing(memory);
+
+	/* Pages only, so that there is no smaller size to fall back to. */
+	inject.cpu_chunk_allocation_size_mask = PAGE_BYTES;
+#ifdef UVM_TEST_SET_P2P_SUSPENDED
+	inject.cpu_chunk_allocation_error_count = 1;
+#else
+	inject.cpu_pages_allocation_error_count = 1;
+#endif
+	return inject;
+}
+
 static int va_block_inject_error(struct session *s)
 {
 	static UVM_TEST_VA_RESIDENCY_INFO_PARAMS info;
 	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
-	UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject = inject_nothing(memory);
+	UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject = inject_no_page(memory);
 
 	CHECK(memory);
-	inject.cpu_pages_allocation_error_count = 1;
-	/* Pages only, so that there is no smaller size to fall back to. */
-	inject.cpu_chunk_allocation_size_mask = PAGE_BYTES;
 	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_INJECT_ERROR, inject));
 	CHECK_STATUS(migrate_to_cpu(s, memory), NV_ERR_NO_MEMORY);
 	CHECK_OK(migrate_to_cpu(s, memory));

@@ -229,14 +229,13 @@ static int va_block_inject_error(struct session *s)
 	    filled(memory, BLOCK_BYTES))
 		return -1;
 	/* An eviction of what the CPU never had takes host memory. */
-	inject = inject_nothing(untouched);
-	inject.cpu_pages_allocation_error_count = 1;
-	inject.cpu_chunk_allocation_size_mask = PAGE_BYTES;
+	inject = inject_no_page(untouched);
 	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_INJECT_ERROR, inject));
 	return migrate(s, untouched, BLOCK_BYTES, s->gpu) ||
 	       evict(s, untouched, NV_ERR_NO_MEMORY) || evict(s, untouched, NV_OK);
 }
 
+#ifdef UVM_TEST_PMM_REVERSE_MAP
 static int pmm_reverse_map(struct session *s)
 {
 	volatile uint8_t *memory = managed_map(s, 2 * BLOCK_BYTES);
@@ -251,6 +250,7 @@ static int pmm_reverse_map(struct session *s)
 			 .range_size2 = BLOCK_BYTES));
 	return 0;
 }
+#endif
 
 /* The error is set and cleared. No eviction fails. */
 static int pmm_inject_pma_evict_error(struct session *s)
@@ -263,6 +263,93 @@ static int pmm_inject_pma_evict_error(struct session *s)
 	return 0;
 }
 
+#ifdef UVM_DISCARD
+/* Fills a block on the GPU, whose contents are then of no use any more. */
+static volatile uint8_t *discarded_block(struct session *s, NvU64 flags)
+{
+	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
+	UVM_DISCARD_PARAMS discard = {
+		.base = (uintptr_t)memory,
+		.length = BLOCK_BYTES,
+		.flags = flags,
+	};
+
+	if (!memory)
+		return NULL;
+	fill(memory, BLOCK_BYTES);
+	if (migrate(s, memory, BLOCK_BYTES, s->gpu) ||
+	    UVM_API(s->fd, UVM_DISCARD, discard) != NV_OK)
+		return NULL;
+	return memory;
+}
+
+static int is_discarded(struct session *s, volatile uint8_t *page, bool expected)
+{
+	UVM_TEST_VA_BLOCK_DISCARD_STATUS_PARAMS params = {
+		.lookup_address = (uintptr_t)page,
+	};
+
+	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_DISCARD_STATUS, params));
+	CHECK_EQUAL(params.discarded, expected);
+	return 0;
+}
+
+/* A write takes back what is discarded and unmapped, and a migration what is only discarded. */
+static int va_block_discard_status(struct session *s)
+{
+	volatile uint8_t *unmapped = discarded_block(s, UVM_DISCARD_FLAGS_UNMAP);
+	volatile uint8_t *mapped = discarded_block(s, 0);
+
+	CHECK(unmapped && mapped);
+	if (is_discarded(s, unmapped, true) || is_discarded(s, mapped, true))
+		return -1;
+	fill(unmapped, BLOCK_BYTES);
+	if (is_discarded(s, unmapped, false) || filled(unmapped, BLOCK_BYTES) ||
+	    migrate(s, mapped, BLOCK_BYTES, s->gpu) || is_discarded(s, mapped, false))
+		return -1;
+	fill(mapped, BLOCK_BYTES);
+	return filled(mapped, BLOCK_BYTES);
+}
+#endif
+
+#ifdef UVM_TEST_VA_BLOCK_DISCARD_CHECK_PMM_STATE
+static int root_chunk_is(struct session *s, volatile uint8_t *memory, int expected)
+{
+	UVM_TEST_VA_BLOCK_DISCARD_CHECK_PMM_STATE_PARAMS params = {
+		.address = (uintptr_t)memory,
+		.gpu_uuid = s->gpu,
+	};
+
+	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_DISCARD_CHECK_PMM_STATE, params));
+	CHECK_EQUAL(params.state, expected);
+	return 0;
+}
+
+/* The root chunk of discarded memory is in a list of its own, until it is used again. */
+static int va_block_discard_check_pmm_state(struct session *s)
+{
+	volatile uint8_t *memory = discarded_block(s, 0);
+	UVM_TEST_EVICT_CHUNK_PARAMS evict = {
+		.gpu_uuid = s->gpu,
+		.eviction_mode = UvmTestEvictModeVirtual,
+		.address = (uintptr_t)memory,
+	};
+
+	CHECK(memory);
+	if (root_chunk_is(s, memory, UVM_TEST_VA_BLOCK_DISCARD_PMM_STATE_DISCARDED) ||
+	    migrate(s, memory, BLOCK_BYTES, s->gpu) ||
+	    root_chunk_is(s, memory, UVM_TEST_VA_BLOCK_DISCARD_PMM_STATE_USED))
+		return -1;
+	/* Its memory is evicted like any other. */
+	memory = discarded_block(s, 0);
+	CHECK(memory);
+	evict.address = (uintptr_t)memory;
+	CHECK_OK(UVM_TEST(s->fd, EVICT_CHUNK, evict));
+	CHECK(evict.chunk_was_evicted);
+	return root_chunk_is(s, memory, UVM_TEST_VA_BLOCK_DISCARD_PMM_STATE_INVALID);
+}
+#endif
+
 const struct test memory_tests[] = {
 	{ "PMM_QUERY", pmm_query },
 	{ "PMM_QUERY_PMA_STATS", pmm_query_pma_stats },
@@ -271,13 +358,21 @@ const struct test memory_tests[] = {
 	{ "PMM_ASYNC_ALLOC", pmm_async_alloc },
 	{ "PMM_ALLOC_FREE_ROOT", pmm_alloc_free_root },
 	{ "PMM_RELEASE_FREE_ROOT_CHUNKS", pmm_release_free_root_chunks },
+#ifdef UVM_TEST_PMM_REVERSE_MAP
 	{ "PMM_REVERSE_MAP", pmm_reverse_map },
+#endif
 	{ "PMM_INJECT_PMA_EVICT_ERROR", pmm_inject_pma_evict_error },
 	{ "PMA_ALLOC_FREE", pma_alloc_free },
 	{ "PMA_GET_BATCH_SIZE", pma_get_batch_size },
 	{ "EVICT_CHUNK", evict_chunk },
 	{ "VA_BLOCK", va_block },
 	{ "VA_BLOCK_INJECT_ERROR", va_block_inject_error },
+#ifdef UVM_DISCARD
+	{ "VA_BLOCK_DISCARD_STATUS", va_block_discard_status },
+#endif
+#ifdef UVM_TEST_VA_BLOCK_DISCARD_CHECK_PMM_STATE
+	{ "VA_BLOCK_DISCARD_CHECK_PMM_STATE", va_block_discard_check_pmm_state },
+#endif
 	{ "VA_RESIDENCY_INFO", va_residency_info },
 	{ "GET_RM_PTES", get_rm_ptes },
 	{ "GET_GPU_REF_COUNT", get_gpu_ref_count },

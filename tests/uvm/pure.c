@@ -25,7 +25,7 @@ RUN_WITHOUT_PARAMETERS(perf_events_sanity, PERF_EVENTS_SANITY)
 RUN_WITHOUT_PARAMETERS(kvmalloc, KVMALLOC)
 RUN_WITHOUT_PARAMETERS(nv_kthread_q, NV_KTHREAD_Q)
 RUN_WITHOUT_PARAMETERS(cpu_chunk_api, CPU_CHUNK_API)
-#ifdef UVM_MAX_PROCESSORS_V2
+#ifdef UVM_TEST_FORCE_CPU_TO_CPU_COPY_WITH_CE
 /* 535's test reads the first GPU's mode without checking that there is one. */
 RUN_WITHOUT_PARAMETERS(mem_sanity, MEM_SANITY)
 #endif
@@ -93,7 +93,7 @@ static int get_cpu_chunk_alloc_sizes(struct session *s)
 	/* A chunk is never larger than a block nor smaller than a page. */
 	CHECK_EQUAL(params.alloc_size_mask & (PAGE_BYTES - 1), 0);
 	CHECK(params.alloc_size_mask < 2 * BLOCK_BYTES);
-	value("GET_CPU_CHUNK_ALLOC_SIZES %#x", params.alloc_size_mask);
+	value("GET_CPU_CHUNK_ALLOC_SIZES %#llx", (unsigned long long)params.alloc_size_mask);
 	return 0;
 }
 
@@ -143,7 +143,7 @@ const struct test pure_tests[] = {
 	{ "KVMALLOC", kvmalloc },
 	{ "NV_KTHREAD_Q", nv_kthread_q },
 	{ "CPU_CHUNK_API", cpu_chunk_api },
-#ifdef UVM_MAX_PROCESSORS_V2
+#ifdef UVM_TEST_FORCE_CPU_TO_CPU_COPY_WITH_CE
 	{ "MEM_SANITY", mem_sanity },
 #endif
 	{ "GET_CPU_CHUNK_ALLOC_SIZES", get_cpu_chunk_alloc_sizes },

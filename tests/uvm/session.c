@@ -96,11 +96,14 @@ static int find_cpu(struct session *s)
 	NvProcessorUuid table[PROCESSORS_MAX] = { 0 };
 	UVM_TOOLS_GET_PROCESSOR_UUID_TABLE_PARAMS params = {
 		.tablePtr = (uintptr_t)table,
+#ifndef UVM_TEST_SET_P2P_SUSPENDED
 		.count = PROCESSORS_MAX,
+#endif
 	};
+	const NvProcessorUuid nobody = { 0 };
 
 	CHECK_OK(UVM_API(s->fd, UVM_TOOLS_GET_PROCESSOR_UUID_TABLE, params));
-	CHECK(params.count >= 1);
+	CHECK(memcmp(&table[0], &nobody, sizeof(nobody)) != 0);
 	s->cpu = table[0];
 	return 0;
 }

@@ -141,8 +141,12 @@ void value(const char *format, ...) __attribute__((format(printf, 1, 2)));
  */
 volatile uint8_t *managed_map(const struct session *s, size_t bytes);
 
-/* Returns parameters that inject no error into the block of an address. */
+/*
+ * Returns parameters that inject no error into the block of an address, or that let its next
+ * allocation of host memory fail once.
+ */
 UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_nothing(volatile uint8_t *memory);
+UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_no_page(volatile uint8_t *memory);
 
 /* Reserves address space without mapping anything in it, aligned in the same way. */
 void *reserve(size_t bytes);
