@@ -29,7 +29,8 @@ OUT=$BUILD/$JOB
 # The structures with which the glue calls the resource manager.
 test_operations() {
 	local source=$BUILD/nv/$1/src
-	cc -Wall -Werror -DNV_VERSION_STRING="\"$1\"" -I"$ROOT/rust/helpers" -I"$source/common/sdk/nvidia/inc" \
+	cc -Wall -Werror -DNV_VERSION_STRING="\"$1\"" -I"$ROOT/rust/helpers" \
+		-I"$ROOT/rust/include" -I"$source/common/sdk/nvidia/inc" \
 		-I"$source/nvidia/arch/nvalloc/unix/include" "$ROOT/tests/patches/rmapi.c" -o "$OUT/rmapi-$1" &&
 		"$OUT/rmapi-$1"
 }

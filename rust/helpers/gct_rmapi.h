@@ -7,6 +7,8 @@
 #ifndef GCT_RMAPI_H
 #define GCT_RMAPI_H
 
+#include "gct.h"
+
 #define GCT_NV01_FREE 0x00
 #define GCT_NV04_ALLOC 0x15
 #define GCT_NV04_MAP_MEMORY 0x21
@@ -17,10 +19,6 @@
 /* A flag of GCT_NV04_MAP_MEMORY: NVOS33_FLAGS_ACCESS_READ_ONLY. */
 #define GCT_MAP_READ_ONLY 1
 
-/* The driver's release, such as 580 of "580.142". The compiler knows it. */
-#define GCT_DRIVER_RELEASE \
-	((NV_VERSION_STRING[0] - '0') * 100 + (NV_VERSION_STRING[1] - '0') * 10 + \
-	 (NV_VERSION_STRING[2] - '0'))
 /* The first release that allocates by NVOS64_PARAMETERS. */
 #define GCT_RELEASE_NVOS64 575
 /* The first release whose NVOS46_PARAMETERS has flags2 and kindOverride. */

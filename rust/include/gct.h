@@ -24,6 +24,11 @@
 
 #define GCT_ABI_VERSION 18
 
+/* The driver's release, such as 580 of "580.142". The compiler knows it. */
+#define GCT_DRIVER_RELEASE \
+	((NV_VERSION_STRING[0] - '0') * 100 + (NV_VERSION_STRING[1] - '0') * 10 + \
+	 (NV_VERSION_STRING[2] - '0'))
+
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
 

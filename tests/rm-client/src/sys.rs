@@ -135,6 +135,15 @@ impl Mapping {
         unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
+    /// Unmaps what is behind the first `length` bytes, whole pages.
+    pub fn cut(&mut self, length: usize) {
+        self.check(length, size_of::<u64>());
+        // SAFETY: this part of the mapping is inside, and nothing refers to it, since `self` is
+        // exclusive.
+        unsafe { libc::munmap(self.start.as_ptr().add(length).cast(), self.length - length) };
+        self.length = length;
+    }
+
     fn check(&self, offset: usize, size: usize) {
         let end = offset.checked_add(size);
         assert!(end.is_some_and(|end| end <= self.length), "outside");

@@ -117,6 +117,30 @@ static inline vm_fault_t nv_gct_pane_fault(nv_linux_file_private_t *nvlfp, struc
     return unlikely(pane != NULL) ? gct_pane_fault(pane, vma) : VM_FAULT_NOPAGE;
 }
 
+/* The first release whose nvidia_fault() maps all pages of a file's memory. */
+#define NV_GCT_RELEASE_MAPS_ALL 570
+
+/*
+ * Returns whether an address is behind a mapping that gctgroup may have revoked. Its
+ * tenant has cut it then, for mmap() maps all of a file's memory.
+ */
+static inline int nv_gct_is_cut(struct vm_area_struct *vma, NvU64 address)
+{
+    nv_linux_file_private_t *nvlfp = NV_GET_LINUX_FILE_PRIVATE(NV_VMA_FILE(vma));
+
+    return GCT_DRIVER_RELEASE >= NV_GCT_RELEASE_MAPS_ALL && gct_enabled() &&
+           unlikely(address >= vma->vm_end) &&
+           (READ_ONCE(nvlfp->gct_bell) != NULL || READ_ONCE(nvlfp->gct_pane) != NULL);
+}
+
+/*
+ * nvidia_fault() inserts page after page, and fails at the end of a mapping that was cut,
+ * when all pages of the mapping are there. Skips the pages behind it.
+ */
+#define nv_insert_pfn(vma, address, ...)                                   \
+    (nv_gct_is_cut(vma, address) ?                                         \
+         VM_FAULT_NOPAGE : nv_insert_pfn(vma, address, __VA_ARGS__))
+
 /* Reports that nvidia_mmap() has mapped pages of the GPU. */
 static inline void nv_gct_pane_mapped(nv_linux_file_private_t *nvlfp, struct vm_area_struct *vma)
 {

@@ -10,7 +10,7 @@ use crate::submit::{queue, release};
 use crate::timing::{few_are_late, undisturbed};
 use crate::tree::{eventually, Group};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
-use rm_client::{numbers, Client, Gpu, Mapping, Queue, Session};
+use rm_client::{numbers, Client, Gpu, Mapping, Memory, Queue, Session};
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
         "owned_bells_of_members_without_channels_stay_mapped",
         unused,
     ),
+    ("owned_bells_of_cut_mappings", cut),
     ("owned_bells_of_hostile_tenants", hostile),
     ("owned_bells_ring_while_a_worker_starts", starting),
 ];
@@ -237,6 +238,27 @@ fn unused() -> Outcome {
     other.go()?;
     other.finish()?;
     no_worker()
+}
+
+/// What is left of a mapping that its tenant has cut works on when the driver has revoked it, and
+/// memory that may be shadowed works, which mmap leaves unmapped.
+fn cut() -> Outcome {
+    as_member(|_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        let mut page = session.gpu().doorbell(false)?;
+        page.cut(0xf000);
+        release(&mut queue, 0, 1)?;
+        for _ in 0..2 {
+            is_asleep()?;
+            takes(&page, true)?;
+        }
+        let memory = session.gpu().alloc_memory(Memory::Device, 0x4000)?;
+        let mut mapped = session.gpu().map_memory(Memory::Device, memory, 0x4000)?;
+        mapped.cut(0x2000);
+        mapped.u32(0x1000).store(7, Ordering::SeqCst);
+        same("a word", mapped.u32(0x1000).load(Ordering::SeqCst), 7)
+    })
 }
 
 /// Maps, unmaps, moves, protects and inherits doorbells, and rings them, as random numbers say.
