@@ -191,6 +191,16 @@ need_source() {
 	export NV_SRC=
 }
 
+# need_driver: sets VERSION to the driver that NV_VERSION names, if the software GPU knows it, else
+# to NV_SOURCE_VERSION, and has its source. NV_VERSION=580.142 NV_SRC=DIR chooses that driver;
+# without NV_SRC, its copy in build/nv. After versions.sh.
+need_driver() {
+	VERSION=$(software_gpu_version "${NV_VERSION:-}")
+	[ -z "${NV_SRC:-}" ] || [ "$VERSION" = "${NV_VERSION:-$VERSION}" ] ||
+		die "the software GPU does not know driver $NV_VERSION"
+	need_source "$VERSION"
+}
+
 # need_software_gpu VERSION DIR: has a software GPU for a driver, and writes the firmware that the
 # driver loads into it; sets SOFTWARE_GPU, arguments of the VM runner. One for another driver than
 # NV_SOURCE_VERSION is built with the driver's headers. DIR is the job's own, for another job may

@@ -10,17 +10,18 @@ JOB=gctctl
 SECONDS_MAX=600
 
 rm -f "$RESULTS/$JOB"
+need_driver
 need_tools
 need_guest_programs gctctl rm-client
-need_firmware "$BUILD/gctctl/firmware"
+need_software_gpu "$VERSION" "$BUILD/gctctl/firmware"
 # The job host compiles their many crates in the same way. They are not static, so their libraries
 # come with them.
 need_programs "$BUILD/gctctl"
 programs=("$BUILD"/gctctl/gct-{device-plugin,exporter})
 tar -C / -cPhf "$BUILD/gctctl/programs.tar" --transform "s|^$BUILD/gctctl/|/bin/|" \
 	"${programs[@]}" $(ldd "${programs[@]}" | grep -o '/[^ ]*\.so[^ ]*' | sort -u)
-NV_VERSION=$NV_SOURCE_VERSION "$ROOT/ci/kmod.sh"
-"$GCT_VM" run --build "$BUILD" --nv "$NV_SOURCE_VERSION" --gpus 2 \
+NV_VERSION=$VERSION "$ROOT/ci/kmod.sh"
+"$GCT_VM" run --build "$BUILD" --nv "$VERSION" "${SOFTWARE_GPU[@]}" --gpus 2 \
 	--file "$GUEST_BIN"/{gctctl,rm-pod} "$BUILD/gctctl/programs.tar" "$FIRMWARE" \
 	"$ROOT/userspace/gct-device-plugin/tests/hooks.sh" "$ROOT/userspace/gctctl/tests/guide.sh" \
 	"$ROOT/userspace/gct-exporter/tests/machine.sh" \

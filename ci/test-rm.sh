@@ -15,10 +15,6 @@ JOB=${JOB:-rm}
 KERNEL=${1:-lean}
 FILTER=${2:-}
 SHORT=$(without_long "$ROOT/tests/rm-client/long")
-# NV_VERSION=580.142 NV_SRC=DIR chooses that driver; without NV_SRC, its copy in build/nv.
-VERSION=$(software_gpu_version "${NV_VERSION:-}")
-[ -z "${NV_SRC:-}" ] || [ "$VERSION" = "${NV_VERSION:-$VERSION}" ] ||
-	die "the software GPU does not know driver $NV_VERSION"
 # Twelve minutes beside another job, and twice as long for `make test-long`. KASAN and lockdep under
 # emulation take several times as long.
 SECONDS_MAX=1500
@@ -47,7 +43,7 @@ test_layouts() {
 
 rm -f "$RESULTS/$JOB"
 mkdir -p "$OUT"
-need_source "$VERSION"
+need_driver
 need_tools
 need_guest_programs rm-client
 for version in $NV_VERSIONS $NV_PORTED_VERSIONS; do

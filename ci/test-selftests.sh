@@ -26,7 +26,8 @@ LONG_ON_DEBUG+=,door.shows_what_debugfs_shows,conformance.limits,input.
 LONG_ON_OTHERS=storms.,races.a_thousand_groups,unload.again,members.pid_reuse
 
 versions=("$@")
-[ ${#versions[@]} -gt 0 ] || read -ra versions <<<"$NV_VERSIONS"
+[ ${#versions[@]} -gt 0 ] || read -ra versions <<<"$(tested_versions)"
+need_source "${NV_VERSION:-}"
 
 rm -f "$RESULTS/$JOB"
 mkdir -p "$BUILD/selftests"
@@ -50,7 +51,7 @@ machine() {
 
 for version in "${versions[@]}"; do
 	NV_VERSION=$version "$ROOT/ci/kmod.sh"
-	if [ "$version" = "$NV_SOURCE_VERSION" ] || long; then
+	if [ "$version" = "${versions[0]}" ] || long; then
 		machine "$version" lean patched 2 $LEAN_SECONDS_MAX vm.sh
 		machine "$version" lean patched 8 $LEAN_SECONDS_MAX vm.sh conformance
 	else

@@ -100,8 +100,9 @@ test_all_ran() {
 
 rm -f "$RESULTS/$JOB"
 mkdir -p "$RESULTS"
+need_source "${NV_VERSION:-}"
 need_tools
-for version in ${*:-$NV_VERSIONS}; do
+for version in ${*:-$(tested_versions)}; do
 	step "$version: UVM test program" build_program "$version"
 	check $JOB "$version: every built-in test is run or excused, and documented" \
 		test_completeness "$version"

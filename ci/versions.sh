@@ -32,7 +32,7 @@ NV_VERSIONS="$NV_SOURCE_VERSION $NV_DEBIAN_VERSION"
 # Drivers with a series and without a package. CI checks the text of these series. With NVIDIA's
 # source as NV_SRC, ci/setup-nvidia-source.sh takes one, and the scripts treat it as the others.
 NV_PORTED_VERSIONS='570.211.01 580.142 595.45.04'
-# The drivers whose language the software GPU speaks, as in tests/fakegpu/fakegpu-core/build.rs.
+# The drivers that the software GPU boots. tests/fakegpu/fakegpu-core/build.rs knows one more.
 SOFTWARE_GPU_VERSIONS="$NV_SOURCE_VERSION 580.142"
 
 # software_gpu_version VERSION: the version itself if the software GPU knows it, else the first.
@@ -40,6 +40,14 @@ software_gpu_version() {
 	case " $SOFTWARE_GPU_VERSIONS " in
 	*" ${1:-none} "*) printf '%s' "$1" ;;
 	*) printf '%s' "$NV_SOURCE_VERSION" ;;
+	esac
+}
+
+# tested_versions: the driver that NV_VERSION names if it has no package, else those that have one.
+tested_versions() {
+	case " $NV_PORTED_VERSIONS " in
+	*" ${NV_VERSION:-none} "*) printf '%s' "$NV_VERSION" ;;
+	*) printf '%s' "$NV_VERSIONS" ;;
 	esac
 }
 
