@@ -16,7 +16,7 @@ use std::{env, fs};
 const SNAPSHOT: &str = "535.261.03";
 
 /// The driver versions whose headers layout.c and the device are written for.
-const VERSIONS: &[&str] = &[SNAPSHOT, "580.142"];
+const VERSIONS: &[&str] = &[SNAPSHOT, "580.142", "595.45.04"];
 
 /// Include folders below `src/nvidia`.
 const INCLUDES: &[&str] = &[

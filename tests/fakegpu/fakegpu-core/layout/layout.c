@@ -70,6 +70,17 @@ extern int printf(const char *, ...);
 #define FIELD_SINCE_570(type, name, member) FIELD_AS(type, name, member)
 #define VALUE_SINCE_570(name) VALUE(name)
 #endif
+#define NO_ARRAY(name) printf("    pub const %s: Array = Array::MISSING;\n", #name);
+#if DRIVER < 595
+#define FIELD_BEFORE_595(type, member) FIELD(type, member)
+#define ARRAY_BEFORE_595(type, name, member) ARRAY_AS(type, name, member)
+#else
+#define FIELD_BEFORE_595(type, member) NO_FIELD(member)
+#define ARRAY_BEFORE_595(type, name, member) NO_ARRAY(name)
+/* From 595 on message_queue_cpu.c has these numbers, and no header. */
+#define GSP_MSG_QUEUE_ELEMENT_SIZE_MIN RM_PAGE_SIZE
+#define GSP_MSG_QUEUE_ELEMENT_SIZE_MAX (RM_PAGE_SIZE * 16)
+#endif
 #define END printf("}\n");
 #define VALUE(name) printf("pub const %s: u32 = %#lx;\n", #name, (unsigned long)(NvU32)(name));
 #define VALUE_AS(name, expression) \
@@ -217,14 +228,14 @@ static void static_info(void)
 	FIELD_BEFORE_570(GspStaticConfigInfo, SM_info_maxThreadsPerWarp, SM_info.maxThreadsPerWarp)
 	FIELD_BEFORE_570(GspStaticConfigInfo, SM_info_maxSPPerSM, SM_info.maxSPPerSM)
 	FIELD(GspStaticConfigInfo, fb_length)
-	FIELD(GspStaticConfigInfo, fbio_mask)
-	FIELD(GspStaticConfigInfo, fb_bus_width)
-	FIELD(GspStaticConfigInfo, fb_ram_type)
-	FIELD(GspStaticConfigInfo, fbp_mask)
-	FIELD(GspStaticConfigInfo, l2_cache_size)
+	FIELD_BEFORE_595(GspStaticConfigInfo, fbio_mask)
+	FIELD_BEFORE_595(GspStaticConfigInfo, fb_bus_width)
+	FIELD_BEFORE_595(GspStaticConfigInfo, fb_ram_type)
+	FIELD_BEFORE_595(GspStaticConfigInfo, fbp_mask)
+	FIELD_BEFORE_595(GspStaticConfigInfo, l2_cache_size)
 	FIELD(GspStaticConfigInfo, gpuNameString)
 	FIELD(GspStaticConfigInfo, gpuShortNameString)
-	ARRAY(GspStaticConfigInfo, gpuNameString_Unicode)
+	ARRAY_BEFORE_595(GspStaticConfigInfo, gpuNameString_Unicode, gpuNameString_Unicode)
 	FIELD(GspStaticConfigInfo, bIsTesla)
 	FIELD(GspStaticConfigInfo, bar1PdeBase)
 	FIELD(GspStaticConfigInfo, bar2PdeBase)

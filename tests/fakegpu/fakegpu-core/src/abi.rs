@@ -91,6 +91,9 @@ pub struct Array {
 }
 
 impl Array {
+    /// A member that other versions of the driver have. Writes to its elements have no effect.
+    pub const MISSING: Self = Self::new(usize::MAX, 0, 0);
+
     /// Describes `count` elements of `stride` bytes from `offset` on.
     pub const fn new(offset: usize, stride: usize, count: usize) -> Self {
         Self {
@@ -108,7 +111,9 @@ impl Array {
     /// Returns one element. An index beyond the last gives a field of size 0, which every access
     /// refuses.
     pub const fn get(self, index: usize) -> Field {
-        if index < self.count {
+        if self.offset == Self::MISSING.offset {
+            Field::MISSING
+        } else if index < self.count {
             Field {
                 offset: self.offset + index * self.stride,
                 size: self.stride,
