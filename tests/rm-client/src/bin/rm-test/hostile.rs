@@ -9,7 +9,9 @@ use crate::sent::{named, sent};
 use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
 use fakegpu_record::Recorder;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{forge, numbers, Client, Control, Error, Forgery, Gpu, Handle, Memory, Session};
+use rm_client::{
+    forge, numbers, Client, Control, Error, Forgery, Gpu, Handle, Memory, Release, Session,
+};
 use std::fs;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,7 +212,15 @@ fn registered() -> Outcome {
 /// limited there.
 fn bare_device() -> Outcome {
     let client = Client::open()?;
-    let gpu = Gpu::open_without_parameters(&client).during("ALLOC_OBJECT")?;
+    let gpu = Gpu::open_without_parameters(&client);
+    if client.control_file().release() == Release::R580 {
+        // RM takes no device without parameters any more.
+        let refused = matches!(gpu, Err(Error::Status(numbers::INVALID_ARGUMENT)));
+        same("it is refused", refused, true)?;
+        client.free_all()?;
+        return expect_gone(process::id());
+    }
+    let gpu = gpu.during("ALLOC_OBJECT")?;
     let minor = gpu.minor();
     let session = Session::new(gpu).during("session")?;
     let group = session.group(ENGINE)?;

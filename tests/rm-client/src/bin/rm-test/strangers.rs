@@ -10,7 +10,7 @@ use crate::process::{Child, Parent};
 use crate::sent::{named, sent, DISABLE};
 use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{numbers, Error, Handle, Session};
+use rm_client::{numbers, Error, Handle, Release, Session};
 use std::fs;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -155,12 +155,22 @@ fn generations() -> Outcome {
         let client = u64::from(own.gpu().client().handle());
         same(what, named(last)?, (true, vec![(client, channel.into())]))
     };
-    for generation in [0xa06f, 0xa16f, 0xa26f, 0xb06f, 0xc06f, 0xc36f] {
-        frozen_again(&format!("{generation:#x}"), &|| {
+    frozen_again("0xa06f", &|| own.schedule_channel(channel, 0xa06f))?;
+    // 580 knows none of the others.
+    let gone = own.gpu().client().control_file().release() == Release::R580;
+    let others = |what: &str, schedule: &dyn Fn() -> Result<(), Error>| match gone {
+        false => frozen_again(what, schedule),
+        true => {
+            let refused = matches!(schedule(), Err(Error::Status(numbers::NOT_SUPPORTED)));
+            same(what, refused, true)
+        }
+    };
+    for generation in [0xa16f, 0xa26f, 0xb06f, 0xc06f, 0xc36f] {
+        others(&format!("{generation:#x}"), &|| {
             own.schedule_channel(channel, generation)
         })?;
     }
-    frozen_again("by the device", &|| own.start_channel(channel))?;
+    others("by the device", &|| own.start_channel(channel))?;
     set(&me(), FREEZE, "0")
 }
 
