@@ -77,6 +77,7 @@ mod process;
 mod processes;
 mod programs;
 mod replayable;
+mod replayed;
 mod rules;
 mod sent;
 mod shadowed;
@@ -249,6 +250,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         starved::TESTS,
         dying::TESTS,
         replayable::TESTS,
+        replayed::TESTS,
         shortage::TESTS,
         mixed::TESTS,
         nvidia::TESTS,
