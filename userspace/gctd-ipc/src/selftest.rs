@@ -22,9 +22,9 @@ use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::GpuFacts;
 use gct_core::mask::TpcMask;
 use rustix::fs::{fstat, open, Mode, OFlags};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The directory of the results, unless configured otherwise.
@@ -195,16 +195,18 @@ impl Selftest {
             "{MAGIC} {RELEASE}\ngpu {gpu}\ndriver {driver}\ntpcs {tpcs}\nmasks {}\natoms {}\nend\n",
             self.masks, self.atoms
         );
-        fs::create_dir_all(directory)?;
+        create_directory(directory)?;
         let path = path(directory, gpu, driver);
         let new = directory.join(format!(".new-{}", std::process::id()));
-        // A reader refuses a file that others may write to, whatever the umask of the writer.
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
-            .mode(0o644)
+            .mode(0o600)
             .open(&new)?;
+        // gctd has a user of its own, and refuses a file that others may write to, whatever the
+        // umask of the writer.
+        file.set_permissions(Permissions::from_mode(0o644))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, &path)?;
@@ -218,6 +220,19 @@ impl Selftest {
             (true, true) => features,
         }
     }
+}
+
+/// Makes the directory of results unless it is there. All users may read it, whatever the umask.
+///
+/// # Errors
+///
+/// Those of the file system.
+pub fn create_directory(directory: &Path) -> io::Result<()> {
+    if !directory.is_dir() {
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 /// Returns the features of `features` that a GPU has: those that its result allows, and with masks,
@@ -308,13 +323,20 @@ mod tests {
     #[test]
     fn a_result_can_be_read_whatever_the_umask() {
         let folder = Folder::new("umask");
-        // The other tests make files that nobody else looks at.
-        let before = rustix::process::umask(Mode::empty());
         let written = result(Check::Exact, Check::Exact);
-        let stored = written.write(&folder.0, GPU, DRIVER);
-        rustix::process::umask(before);
-        stored.unwrap();
-        assert_eq!(Selftest::read(&folder.0, GPU, DRIVER).unwrap(), written);
+        for mask in [Mode::empty(), Mode::from_raw_mode(0o077)] {
+            // The other tests make files that nobody else looks at.
+            let _ = fs::remove_dir_all(&folder.0);
+            let before = rustix::process::umask(mask);
+            let stored = written.write(&folder.0, GPU, DRIVER);
+            rustix::process::umask(before);
+            // gctd is another user than the writer.
+            let mode = fs::metadata(stored.unwrap()).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o644, "{mask:?}");
+            let mode = fs::metadata(&folder.0).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o755, "{mask:?}");
+            assert_eq!(Selftest::read(&folder.0, GPU, DRIVER).unwrap(), written);
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gctd_ipc::selftest::create_directory;
+
 use crate::outcome::Failure;
 
 const PROGRAM: &str = "gct-load";
@@ -58,7 +60,7 @@ impl Kit {
             );
             return Err(Failure::new(1, message));
         }
-        fs::create_dir_all(directory).map_err(|error| {
+        create_directory(directory).map_err(|error| {
             Failure::new(
                 7,
                 format!("{} cannot be made: {error}.", directory.display()),
