@@ -163,7 +163,9 @@ impl Limits {
                 owner: level(weights, owner),
                 own: level(weights >> 16, own),
             },
-            ..LaunchLimits::NONE
+            // The page has neither.
+            atoms: 0,
+            strict: false,
         };
         Self {
             launches,
