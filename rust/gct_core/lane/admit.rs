@@ -26,7 +26,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let resident = match next {
             Next::Whole { seal, .. } => seal.as_ref().map_or(0, |seal| seal.resident),
             Next::Atoms(atoms) => atoms.resident,
-            Next::Replays(replays) => replays.resident,
             Next::Transfers(_) => 0,
         };
         let (admission, holds) = match next {
@@ -36,11 +35,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 let predicted = submission.as_ref().map(|submission| submission.predicted);
                 let admission = self.admits_whole(in_flight, predicted, over);
                 (admission, seal.as_ref().map(|seal| seal.holds))
-            }
-            Next::Replays(replays) => {
-                let predicted = replays.submission.as_ref().map(|it| it.predicted);
-                let admission = self.admits_whole(in_flight, predicted, over);
-                (admission, replays.holds())
             }
             Next::Transfers(transfers) => {
                 let predicted = transfers.predicted(stream, self.target());
@@ -166,12 +160,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     submission.filter(|_| self.tracks_ends()),
                     true,
                 )
-            }
-            Next::Replays(replays) => {
-                if self.sizes() {
-                    self.record_tide(true);
-                }
-                self.release_listed(stream, replays, round)
             }
             Next::Transfers(transfers) => {
                 let target = self.target();

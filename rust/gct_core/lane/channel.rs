@@ -111,13 +111,12 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         governor.sync(&mut self.told, self.in_flight.totals(), true);
     }
 
-    /// Returns whether atoms of a launch, pieces of copies or launches of a list wait for their release.
+    /// Returns whether atoms of a launch or pieces of copies wait for their release.
     pub fn is_split(&self) -> bool {
         match &self.waiting {
             Some(Next::Atoms(_)) => true,
             Some(Next::Transfers(transfers)) => transfers.is_cut(),
-            Some(Next::Replays(replays)) => replays.is_listed(),
-            Some(Next::Whole { .. }) | None => false,
+            _ => false,
         }
     }
 
@@ -386,13 +385,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             self.real.read_get(rings);
             (self.real.pushed_count() - self.real.fetched_count()).0 <= most
         });
-        let has_slot = match waiting {
-            Next::Replays(replays) => {
-                replays.is_ready(&self.stream, round.slots.as_deref_mut(), round.memory)
-            }
-            _ => true,
-        };
-        if !(is_fetched && has_slot && waiting.is_ready(round.memory)) {
+        if !(is_fetched && waiting.is_ready(round.memory)) {
             governor.wait_for_atoms();
             return false;
         }
@@ -406,7 +399,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         };
         let base = match waiting {
             Next::Whole { base, .. } => *base,
-            Next::Atoms(_) | Next::Replays(_) => Some(0),
+            Next::Atoms(_) => Some(0),
             Next::Transfers(transfers) => transfers.base,
         };
         // The GPU passes it with the first piece. The program may set the word back then.

@@ -105,24 +105,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 
     /// Remembers the graph nodes that a segment stores, and arms them so that their masks can be
-    /// changed later, unless their launches are `listed`.
-    pub(super) fn learn_graphs(
-        &mut self,
-        words: &mut [u32],
-        found: &[QmdCall],
-        listed: bool,
-    ) -> Graphs {
+    /// changed later.
+    pub(super) fn learn_graphs(&mut self, words: &mut [u32], found: &[QmdCall]) -> Graphs {
         for call in found {
             add(&mut self.counters.nulls, u64::from(call.is_null()));
         }
-        let descriptors = self.descriptors.as_deref_mut().unwrap_or_default();
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays).keeping(descriptors);
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         let stored = graphs.learn(words, found, &mut self.counters) > 0;
         if stored {
             self.knows_nodes = true;
-            if !listed {
-                graph::arm(words, found);
-            }
+            graph::arm(words, found);
         }
         let replays = |found: &QmdCall| found.source == Source::Elsewhere && found.is_launch();
         Graphs {

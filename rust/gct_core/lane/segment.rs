@@ -111,20 +111,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return transfers.unwrap_or_else(as_it_is);
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
-        let graphs = self.learn_graphs(words, found, strict);
+        let graphs = self.learn_graphs(words, found);
         if let (true, Place::Tenant(at)) = (graphs.stored, &at) {
             store(round, at, &segment, found, |_| true);
-        }
-        if round.copies.is_some() && (strict || self.silences) {
-            match self.list(stream, &segment, scan.found, round) {
-                Ok(None) => {}
-                Ok(Some(listed)) => return listed,
-                Err(reason) => {
-                    self.counters.keep(reason);
-                    self.refuse();
-                    return as_it_is();
-                }
-            }
         }
         if strict && !detach(stream, &segment, scan.found, round) {
             self.refuse();
@@ -201,17 +190,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         stream: &mut Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Next<W::View> {
-        let watched = self.watch(stream, &seal.segment, seal.found, round);
-        let has_one_end = watched.as_ref().is_some_and(|watched| watched.1);
-        let sizable = !seal.stores && has_one_end;
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        let submission = watched.map(|(submission, _)| match sizable {
+        let words: &[u32] = words_of(round.work, &seal.segment);
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let ends = graphs.ends(found, |va| stream.tracker.uploaded_word(va, words));
+        let fence = |va, number| fence_at(round.memory, va, number);
+        let mut ends = ends.map(|end| end.and_then(|end| fence(end.va, end.number.into())));
+        let release = stream.tracker.last_release();
+        let release = release.and_then(|release| fence(release.va, release.payload));
+        let end = ends.iter_mut().find_map(Option::take);
+        let sizable = !seal.stores && end.is_some() && ends.iter().all(Option::is_none);
+        let submission = end.or(release).map(|fence| match sizable {
             true => Submission {
                 kernel: sizing::graph(found),
-                ..submission
+                ..opaque_submission(fence)
             },
-            false => submission,
+            false => opaque_submission(fence),
         });
+        stream.replay = Replay { release, ends };
         Next::Whole {
             entry,
             base,
@@ -222,30 +218,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 ..seal
             }),
         }
-    }
-
-    /// Finds what shows the end of the graphs that a segment replays. Returns their submission, and
-    /// whether they have one end that is known.
-    pub(super) fn watch<W: Words>(
-        &mut self,
-        stream: &mut Stream<S, W::View>,
-        segment: &Segment,
-        found: usize,
-        round: &mut Round<'_, S, W>,
-    ) -> Option<(Submission<W::View>, bool)> {
-        let found = stream.found.get(..found).unwrap_or_default();
-        let words: &[u32] = words_of(round.work, segment);
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
-        let ends = graphs.ends(found, |va| stream.tracker.uploaded_word(va, words));
-        let fence = |va, number| fence_at(round.memory, va, number);
-        let mut ends = ends.map(|end| end.and_then(|end| fence(end.va, end.number.into())));
-        let release = stream.tracker.last_release();
-        let release = release.and_then(|release| fence(release.va, release.payload));
-        let end = ends.iter_mut().find_map(Option::take);
-        let has_one_end = end.is_some() && ends.iter().all(Option::is_none);
-        stream.replay = Replay { release, ends };
-        let fence = end.or(release)?;
-        Some((opaque_submission(fence), has_one_end))
     }
 
     /// Copies a segment's words. Returns `None` if they cannot be read.

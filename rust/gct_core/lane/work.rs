@@ -6,7 +6,6 @@
 use super::acquire::Acquire;
 use super::copies::Copies;
 use super::in_flight::{Fence, Submission};
-use super::replays::Replays;
 use super::scratch::Scratch;
 use super::split::{AtomRoom, Atoms};
 use super::transfers::Transfers;
@@ -15,7 +14,7 @@ use super::words::{Storage, Words};
 use crate::policy::predict::Path;
 use crate::policy::transfer::Rate;
 use crate::submit::gpfifo::{Fetch, Segment};
-use crate::submit::graph::{Step, ENDS_MAX};
+use crate::submit::graph::ENDS_MAX;
 use crate::submit::rewrite::Order;
 use crate::submit::tracker::{QmdCall, Tracker};
 use crate::units::Ns;
@@ -100,10 +99,6 @@ pub struct Stream<S: Storage, V> {
     pub(super) room: AtomRoom<S>,
     /// The launches of the segment that was processed last.
     pub(super) found: S::Slots<QmdCall>,
-    /// The launches of the segment's graphs, if they can be listed.
-    pub(super) steps: Option<S::Slots<Step>>,
-    /// The address space of the channel, if graphs can be listed.
-    pub(super) space: u64,
     /// The launches before the next one.
     pub(super) path: Path,
     /// The rate at which the channel copies.
@@ -140,25 +135,10 @@ impl<S: Storage, V> Stream<S, V> {
             tracker: Tracker::new(class),
             room,
             found,
-            steps: None,
-            space: 0,
             path: Path::default(),
             rate: Rate::default(),
             replay: Replay::default(),
             acquire: None,
-        }
-    }
-
-    /// Takes room for a list of the launches of CUDA graphs: [`STEPS_MAX`] slots, or fewer to list
-    /// fewer. Without it none are listed. Graphs of one address space of a process are.
-    ///
-    /// [`STEPS_MAX`]: super::replays::STEPS_MAX
-    #[must_use]
-    pub fn with_steps(self, steps: S::Slots<Step>, space: u64) -> Self {
-        Self {
-            steps: Some(steps),
-            space,
-            ..self
         }
     }
 }
@@ -181,8 +161,6 @@ pub enum Next<V> {
     Atoms(Atoms<V>),
     /// Copies without a launch.
     Transfers(Transfers<V>),
-    /// A segment with CUDA graphs, whose launches are listed.
-    Replays(Replays<V>),
 }
 
 impl<V: Copy> Next<V> {
@@ -192,8 +170,7 @@ impl<V: Copy> Next<V> {
         V: 'static,
     {
         match self {
-            // A list needs another kind of slot.
-            Self::Whole { .. } | Self::Replays(_) => true,
+            Self::Whole { .. } => true,
             Self::Atoms(atoms) => atoms.is_ready(memory),
             Self::Transfers(transfers) => transfers.is_ready(memory),
         }
@@ -201,11 +178,7 @@ impl<V: Copy> Next<V> {
 
     /// Returns whether it replays a graph.
     pub(super) fn replays(&self) -> bool {
-        match self {
-            Self::Whole { seal, .. } => seal.as_ref().is_some_and(|seal| seal.replays),
-            Self::Replays(_) => true,
-            Self::Atoms(_) | Self::Transfers(_) => false,
-        }
+        matches!(self, Self::Whole { seal: Some(seal), .. } if seal.replays)
     }
 }
 

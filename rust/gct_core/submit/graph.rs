@@ -24,23 +24,16 @@
 //! first replay that needs a mask: before a PCAS names it, it may be data. Nodes are never split:
 //! dependents ignore RESUME.
 //!
-//! Where no work of the tenant's may start a descriptor, a replay is a list of launches instead,
-//! from the descriptors that were seen at the upload ([`Memory::unroll`]). Then no PCAS of the
-//! tenant's names a node.
-//!
 //! The semaphore release behind a replay tells when the segment was read, not when the graph ends:
 //! it comes at once (H100, `gctgroup-docs/hardware.md`). The [`Ends`] of a replay tell that.
 
 mod ends;
 mod patch;
-mod unroll;
 mod walk;
 
 pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::{Masks, Patched, Width};
-pub use unroll::Step;
 
-use super::join::Qmd;
 use super::launch::{DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
@@ -91,13 +84,6 @@ pub struct Node {
     pub(super) resident: u32,
     /// Number of the last replay that reached it.
     reached: u32,
-    /// Decrements that it waits for, and those that are left.
-    counter: u32,
-    left: u32,
-    /// Whether all of its words are kept.
-    kept: bool,
-    /// Whether the scheduler has no copy of it, because its call was taken out.
-    silenced: bool,
 }
 
 /// The extent of a replay.
@@ -128,8 +114,6 @@ pub struct MaskWrite {
 #[derive(Debug)]
 pub struct Memory<'a> {
     slots: &'a mut [Option<Node>],
-    /// The words of the nodes in the first slots.
-    qmds: &'a mut [Qmd],
     replay: &'a mut u32,
 }
 
@@ -137,17 +121,7 @@ impl<'a> Memory<'a> {
     /// Views the table in `slots`, all `None` at first, and the number of the last replay, 0 at
     /// first. Both belong to the tenant's address space and outlive this view.
     pub fn new(slots: &'a mut [Option<Node>], replay: &'a mut u32) -> Self {
-        Self {
-            slots,
-            qmds: &mut [],
-            replay,
-        }
-    }
-
-    /// Keeps the words of nodes in `qmds`: those of as many slots as it has.
-    #[must_use]
-    pub fn keeping(self, qmds: &'a mut [Qmd]) -> Self {
-        Self { qmds, ..self }
+        Self { slots, replay }
     }
 
     fn places(&self, va: u64) -> impl Iterator<Item = usize> {
@@ -161,35 +135,29 @@ impl<'a> Memory<'a> {
             .find(|node| node.va == va)
     }
 
-    /// Returns the slot of the node at an address.
-    fn place_of(&self, va: u64) -> Option<usize> {
-        self.places(va).find(|place| {
+    fn get_mut(&mut self, va: u64) -> Option<&mut Node> {
+        let place = self.places(va).find(|place| {
             let node = self.slots.get(*place).and_then(Option::as_ref);
             node.is_some_and(|node| node.va == va)
-        })
-    }
-
-    fn get_mut(&mut self, va: u64) -> Option<&mut Node> {
-        let place = self.place_of(va)?;
+        })?;
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Stores a node whose words are `qmd`.
-    fn insert(&mut self, node: Node, qmd: &[u32]) -> Result<(), Reason> {
-        let is_free = |place: &usize| matches!(self.slots.get(*place), Some(None));
-        let place = self.place_of(node.va);
-        let place = place.or_else(|| self.places(node.va).find(is_free));
-        let place = place.ok_or(Reason::MemoryFull)?;
-        let kept = match (self.qmds.get_mut(place), qmd.first_chunk()) {
-            (Some(to), Some(qmd)) if node.version == Version::V04_00 => {
-                *to = *qmd;
-                true
+    fn insert(&mut self, node: Node) -> Result<(), Reason> {
+        if let Some(known) = self.get_mut(node.va) {
+            *known = node;
+            return Ok(());
+        }
+        let free = self
+            .places(node.va)
+            .find(|place| matches!(self.slots.get(*place), Some(None)));
+        match free.and_then(|place| self.slots.get_mut(place)) {
+            Some(slot) => {
+                *slot = Some(node);
+                Ok(())
             }
-            _ => false,
-        };
-        let slot = self.slots.get_mut(place).ok_or(Reason::MemoryFull)?;
-        *slot = Some(Node { kept, ..node });
-        Ok(())
+            None => Err(Reason::MemoryFull),
+        }
     }
 
     /// Remembers the nodes and heads that a scanned segment stores, and returns their number. One
@@ -239,7 +207,7 @@ impl<'a> Memory<'a> {
         };
         let tenant = mask::read(qmd, launch.version);
         let arming = arming_of(qmd, launch.version);
-        let node = Node {
+        let remembered = self.insert(Node {
             va: call.qmd_va,
             version: launch.version,
             grid: launch.grid,
@@ -253,12 +221,7 @@ impl<'a> Memory<'a> {
             needs: with_layout!(launch.version, L => Needs::of::<L>(qmd)),
             resident: occupancy::resident(qmd, launch.version, TPCS_MAX),
             reached: 0,
-            counter: launch.waits.dependences,
-            left: launch.waits.dependences,
-            kept: false,
-            silenced: false,
-        };
-        let remembered = self.insert(node, qmd);
+        });
         if let Err(reason) = remembered {
             counters.keep(reason);
         }

@@ -3,7 +3,6 @@
 //! The steps, each a test. All share one context.
 
 use crate::driver::{api, cu, DevicePointer, Handle};
-use crate::ipc;
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
 use std::ffi::{c_void, CStr};
 use std::mem::ManuallyDrop;
@@ -34,13 +33,11 @@ pub(crate) const STEPS: &[Test] = &[
     ("fork", fork),
     ("rounds", rounds),
     ("wild_store", wild_store),
-    ("ipc_owner", ipc::owner),
-    ("ipc_user", ipc::user),
     ("context_is_destroyed", context_is_destroyed),
 ];
 
 /// Words of a test's buffer.
-pub(crate) const WORDS: usize = 1 << 16;
+const WORDS: usize = 1 << 16;
 const BYTES: usize = WORDS * 4;
 
 /// Attributes of a device.
@@ -114,10 +111,10 @@ fn context_is_made() -> Outcome {
 }
 
 /// Device memory, freed on drop.
-pub(crate) struct Buffer(pub(crate) DevicePointer);
+struct Buffer(DevicePointer);
 
 impl Buffer {
-    pub(crate) fn new(bytes: usize) -> Result<Self, Stop> {
+    fn new(bytes: usize) -> Result<Self, Stop> {
         context()?;
         let mut at = 0;
         // SAFETY: `at` is a place for the address.
@@ -125,7 +122,7 @@ impl Buffer {
         Ok(Self(at))
     }
 
-    pub(crate) fn read(&self) -> Result<Vec<u32>, Stop> {
+    fn read(&self) -> Result<Vec<u32>, Stop> {
         self.read_from(0)
     }
 
@@ -205,7 +202,7 @@ fn small_memset() -> Outcome {
 }
 
 /// Shortens a failure that shows all words.
-pub(crate) fn short(why: Stop) -> Stop {
+fn short(why: Stop) -> Stop {
     match why {
         Stop::Failed(why) => failed(why.chars().take(80).collect::<String>()),
         skipped @ Stop::Skipped(_) => skipped,
@@ -304,7 +301,7 @@ fn managed() -> Outcome {
 }
 
 /// Returns the function of the kernels' module called `name`.
-pub(crate) fn function(name: &CStr) -> Result<Handle, Stop> {
+fn function(name: &CStr) -> Result<Handle, Stop> {
     context()?;
     static KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
     let (mut module, mut function) = (null_mut(), null_mut());
@@ -347,7 +344,7 @@ fn module_is_loaded() -> Outcome {
 }
 
 /// Launches the kernel that fills a buffer with a value.
-pub(crate) fn fill(kernel: Handle, buffer: &Buffer, value: u32, stream: Handle) -> Outcome {
+fn fill(kernel: Handle, buffer: &Buffer, value: u32, stream: Handle) -> Outcome {
     fill_words(kernel, buffer, (value, WORDS as u32), stream)
 }
 
@@ -443,16 +440,10 @@ fn fork() -> Outcome {
     same("words", buffer.read()?, vec![5; WORDS]).map_err(short)
 }
 
-/// Waits until standard input ends.
-pub(crate) fn end_of_input() -> Outcome {
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-    Ok(())
-}
-
 /// Launches once in each round until standard input ends, and says when each launch has ended.
 fn rounds() -> Outcome {
     let (kernel, buffer) = (function(c"fill")?, Buffer::new(BYTES)?);
-    let input = std::thread::spawn(end_of_input);
+    let input = std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     let mut value = 0;
     while !input.is_finished() {
         value += 1;
