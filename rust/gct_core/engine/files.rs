@@ -310,6 +310,7 @@ fn show_pool(
                 true => show_owned(pool, out),
                 false => Ok(()),
             })
+            .and_then(|()| show_counts(entry.file, &pool.launches, features, out))
             .and_then(|()| match features.has(Feature::TpcMask) {
                 true => show_passed(&pool.launches, out),
                 false => Ok(()),
@@ -321,8 +322,7 @@ fn show_pool(
             .and_then(|()| match features.has(Feature::Usage) {
                 true => show_time(pool, out),
                 false => Ok(()),
-            })
-            .and_then(|()| show_counts(entry.file, &pool.launches, features, out)),
+            }),
         File::SloStat => show_goal(&pool.goal, out),
         File::ComputeEvents => show_compute_events(pool, features, out),
         File::TpcReserved if pool.reserved.is_empty() => out.write_str("none\n"),
@@ -396,11 +396,12 @@ fn show_goal(goal: &Verdict, out: &mut dyn Write) -> fmt::Result {
 
 /// Shows errors of an owner's work, as far as the backend learns of them.
 fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
+    show_counts(File::ComputeEvents, &pool.launches, features, out)?;
     if features.has(Feature::Faults) {
         show::stat_line("faults", pool.faults.count, out)?;
         show::stat_line("last_xid", u64::from(pool.faults.last_xid), out)?;
     }
-    show_counts(File::ComputeEvents, &pool.launches, features, out)
+    Ok(())
 }
 
 /// Shows the time of an owner. Each reason why work was held back has a line once it occurred.

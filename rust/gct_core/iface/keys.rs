@@ -2,7 +2,7 @@
 
 //! Lists the keys of the files of `KEY VALUE` lines.
 
-use super::files::{File, FILES};
+use super::files::File;
 use crate::features::Feature;
 use crate::launches::COUNTS;
 
@@ -37,32 +37,46 @@ pub enum Source {
     Looks,
 }
 
-const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'static str) -> Key {
+const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'static str) -> Row {
     let source = match feature {
         Some(feature) => Source::Feature(feature),
         None => Source::Core,
     };
-    Key {
+    Row::Key(Key {
         file,
         key,
         source,
         doc,
-    }
+    })
 }
 
-/// Returns every key, file by file. A key without a source is neither in the table nor in the
-/// file.
+/// A row of the table.
+enum Row {
+    /// A key.
+    Key(Key),
+    /// Those of a file's counters of launches ([`COUNTS`]).
+    Counts(File),
+}
+
+/// Returns every key, in the order of the lines. A key without a source is neither in the table nor
+/// in the file.
 pub fn all() -> impl Iterator<Item = Key> {
-    let of = |file| {
-        let named = KEYS.iter().copied().filter(move |key| key.file == file);
-        let counts = COUNTS.iter().filter(move |count| count.file == file);
-        named.chain(counts.map(|it| key(it.file, it.key, Some(it.feature), it.doc)))
-    };
-    FILES.iter().flat_map(move |entry| of(entry.file))
+    KEYS.iter().flat_map(|row| {
+        let (key, file) = match row {
+            Row::Key(key) => (Some(*key), None),
+            Row::Counts(file) => (None, Some(*file)),
+        };
+        let counts = COUNTS.iter().filter(move |count| Some(count.file) == file);
+        key.into_iter().chain(counts.map(|count| Key {
+            file: count.file,
+            key: count.key,
+            source: Source::Feature(count.feature),
+            doc: count.doc,
+        }))
+    })
 }
 
-/// The keys beside those of [`COUNTS`].
-const KEYS: &[Key] = &[
+const KEYS: &[Row] = &[
     key(
         File::Events,
         "limit",
@@ -117,18 +131,18 @@ const KEYS: &[Key] = &[
         None,
         "Controls and classes that a rule refused to a governed process (controls.md).",
     ),
-    Key {
+    Row::Key(Key {
         file: File::Events,
         key: "unanswered",
         source: Source::Daemon,
         doc: "Requests of processes for shared memory that the daemon could not answer for want of something. They ask again.",
-    },
-    Key {
+    }),
+    Row::Key(Key {
         file: File::Events,
         key: "version",
         source: Source::Daemon,
         doc: "Greetings of programs that speak no version of the protocol that the daemon speaks. They have no limits, or do not start. They ask again.",
-    },
+    }),
     key(
         File::GmemStat,
         "pinned",
@@ -147,12 +161,12 @@ const KEYS: &[Key] = &[
         Some(Feature::GmemTables),
         "Bytes of page tables in device memory, for managed memory and for what is mapped beside it: of their roots of 2 MiB.",
     ),
-    Key {
+    Row::Key(Key {
         file: File::GmemStat,
         key: "allowed",
         source: Source::Looks,
         doc: "The most that the owner may have now, between `gmem.low` and `gmem.limit`; absent where nothing gives way once a second.",
-    },
+    }),
     key(
         File::GmemEvents,
         "limit",
@@ -256,6 +270,7 @@ const KEYS: &[Key] = &[
         Some(Feature::ChannelOwned),
         "Controls and classes that a rule refused to the owner's processes; each rule that did has a line `forbidden.RULE` (controls.md).",
     ),
+    Row::Counts(File::ComputeStat),
     key(
         File::ComputeStat,
         "passed",
@@ -316,24 +331,25 @@ const KEYS: &[Key] = &[
         Some(Feature::Timeslice),
         "Microseconds that all channel groups have together in one round while `compute.timeslice` is in force or the owner yields to shorter requests, else 0.",
     ),
-    Key {
+    Row::Key(Key {
         file: File::ComputeStat,
         key: "unbound",
         source: Source::Answers,
         doc: "Processes of the owner that its time slice or freeze does not bind: they have not answered yet, or the resource manager refused them.",
-    },
-    Key {
+    }),
+    Row::Key(Key {
         file: File::ComputeStat,
         key: "unmanaged",
         source: Source::Answers,
         doc: "Channels of the owner's living processes that the library has not managed, on any GPU: limits on launches do not bind them. Each reason that occurred has a line `unmanaged.REASON` (user-mode.md).",
-    },
-    Key {
+    }),
+    Row::Key(Key {
         file: File::ComputeStat,
         key: "ungoverned",
         source: Source::Answers,
         doc: "The same while some owner has a limit on launches on the GPU, else 0: these channels use the GPU beside that limit.",
-    },
+    }),
+    Row::Counts(File::ComputeEvents),
     key(
         File::ComputeEvents,
         "faults",

@@ -233,6 +233,7 @@ fn an_answer_that_cannot_be_sent_is_counted_and_drops_nobody() {
     assert!(has_second_page(&mut victim));
     assert!(newcomer.link.gpu_of(newcomer.client, TSG).is_some());
     assert_eq!(victim.link.lost() + newcomer.link.lost(), 0);
+    assert_eq!(told(), 1, "{}", daemon.log());
 }
 
 /// A process that the daemon cannot look at is not taken for one that has ended, or that is in no

@@ -260,10 +260,10 @@ fn counters_stay_with_the_group() {
     };
     gpu.page.set_unmanaged(Unmanaged::ALL.iter().map(unmanaged));
     gpu.page.set_effective(Some([3, 0, 0, 0]));
-    let launches = "passed 1\npassed.queue 1\n\
-                    usage_usec 0\nusage_tpc_usec 0\npending 0\nwaited_usec 0\nheld_usec 0\n\
-                    launches 7\nrewritten 6\nsplit 0\natoms 0\npredicted 0\nmispredicted 0\n\
+    let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npredicted 0\nmispredicted 0\n\
                     slip_narrowed 0\nslip_refused 0\nslip_saved_usec 0\ncrowded 0\n\
+                    passed 1\npassed.queue 1\n\
+                    usage_usec 0\nusage_tpc_usec 0\npending 0\nwaited_usec 0\nheld_usec 0\n\
                     slice 0\nround 0\nunbound 0\nunmanaged 5\n\
                     unmanaged.unusual_layout 3\nunmanaged.memory_only 2\nungoverned 0\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {

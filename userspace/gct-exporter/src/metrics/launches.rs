@@ -4,13 +4,13 @@
 
 use std::sync::LazyLock;
 
-use gct_core::launches::COUNTS;
+use gct_core::launches::{Count, COUNTS};
 
 use super::{of, From, Kind, Metric, Scope};
 
 /// A static, as [`METRICS`](super::METRICS) is.
 pub(crate) static LAUNCHES: LazyLock<Vec<Metric>> = LazyLock::new(|| {
-    let metric = |count: &gct_core::launches::Count| {
+    let metric = |count: &Count| {
         let unit = if count.key.ends_with("_usec") {
             "seconds"
         } else {
