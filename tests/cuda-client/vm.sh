@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in the machine: programs on NVIDIA's libcuda and NVML, by the tests of cuda-client that the
-# file `filter` chooses. /root.tar has the libraries and the programs.
+# Runs in the machine: programs on NVIDIA's libcuda, NVML and MPS, by the tests of cuda-client whose
+# kind the file `tests` says and that the file `filter` chooses. /root.tar has the libraries and the
+# programs.
 . /test/lib.sh
 tar -xf /root.tar -C / && rm /root.tar || exit
 load_nvidia || exit
 load_uvm || exit
 export PATH=$PATH:/usr/bin
-LD_PRELOAD=/test/sockets.so exec cuda-client limits "$(cat /test/filter)"
+exec cuda-client "$(cat /test/tests)" "$(cat /test/filter)"

@@ -10,8 +10,7 @@ PATH=$PATH:/usr/bin
 cuda() {
 	local status=0
 	echo " # cuda-client all $1             in the group \"web\""
-	# The kernel of this machine has no Unix sockets, where libcuda listens.
-	LD_PRELOAD=/test/sockets.so sh -c "echo 0 >web/group.procs; exec cuda-client all $1" >/tmp/cuda 2>&1 || status=$?
+	sh -c "echo 0 >web/group.procs; exec cuda-client all $1" >/tmp/cuda 2>&1 || status=$?
 	# Not as results: those of the demo are its own.
 	sed -n 's/^# /   /p; s/^ok [0-9]* /   passed: /p; s/^not ok [0-9]* /   failed: /p' /tmp/cuda
 	return $status

@@ -1,128 +1,108 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs that are stopped, die, fault or find no memory, while others of their group go on.
+//! Programs that get limits while they run, are stopped, die, fault or find no memory, while others
+//! go on.
 
-use crate::limits::{joins_and_runs, member, passed, passes, read, write, Group, NAME};
-use gct_ktap::{failed, holds, same, Outcome, Stop};
-use std::fs::{self, File};
-use std::process::{Child, Command, Stdio};
+use crate::group::{until, Group, Program};
+use crate::recorded::{disabled, launches, masks, tpcs, words};
+use gct_ktap::{failed, holds, same, Outcome, Test};
+use std::collections::BTreeSet;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long anything may take, under emulation beside other work.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TESTS: &[Test] = &[
+    ("beside.mask_changes", mask_changes),
+    ("beside.quotas", quotas),
+    ("beside.freeze", freeze),
+    ("beside.kill", kill),
+    ("beside.fault", fault),
+    ("beside.no_memory", no_memory),
+];
 
-/// Waits until a condition holds.
-fn until(what: &str, holds: impl Fn() -> Result<bool, Stop>) -> Outcome {
-    let start = Instant::now();
-    while !holds()? {
-        if start.elapsed() > PATIENCE {
-            return Err(failed(format!("waited in vain: {what}")));
-        }
-        sleep(Duration::from_millis(50));
-    }
-    Ok(())
+/// Checks that the next rounds of a program have a mask.
+pub(crate) fn are_masked(rounds: &Program, mask: Vec<u32>) -> Outcome {
+    // A launch may have begun before.
+    let round = |more| rounds.has("# round", rounds.count("# round")? + more);
+    round(2)?;
+    let launches = launches(|| round(3))?;
+    same("masks", masks(&launches), BTreeSet::from([mask]))
 }
 
-/// A member of the group that launches in rounds (`steps::rounds`) until it is told to end, killed
-/// on drop.
-struct Rounds {
-    child: Child,
-    output: String,
+/// A mask binds a program that ran before it was written, and so does the next one.
+fn mask_changes() -> Outcome {
+    let group = Group::new(&[])?;
+    let rounds = group.rounds()?;
+    are_masked(&rounds, vec![0; 8])?;
+    for mask in ["0-31", "32-63"] {
+        group.set("tpc.mask", mask)?;
+        are_masked(&rounds, disabled(mask)?)?;
+    }
+    rounds.goes_on()
 }
 
-impl Rounds {
-    /// Starts one, and returns it after its third round.
-    fn start(name: &str) -> Result<Self, Stop> {
-        let output = format!("/tmp/{name}");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &joins_and_runs("rounds")]);
-        shell.stdin(Stdio::piped()).stdout(File::create(&output)?);
-        let rounds = Self {
-            child: shell.spawn()?,
-            output,
-        };
-        until("three rounds", || Ok(rounds.count()? >= 3))?;
-        Ok(rounds)
-    }
-
-    fn text(&self) -> Result<String, Stop> {
-        Ok(fs::read_to_string(&self.output)?)
-    }
-
-    /// Returns how many rounds have ended.
-    fn count(&self) -> Result<usize, Stop> {
-        self.text().map(|text| text.matches("# round").count())
-    }
-
-    /// Checks that it goes on, and has no failure until it is told to end.
-    fn passes(mut self) -> Outcome {
-        let before = self.count()?;
-        until("another round", || Ok(self.count()? > before))?;
-        drop(self.child.stdin.take());
-        self.child.wait()?;
-        passed(self.text()?)
-    }
-}
-
-impl Drop for Rounds {
-    fn drop(&mut self) {
-        // A program that has ended needs no signal.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Returns the group's memory in bytes.
-fn memory() -> Result<u64, Stop> {
-    let text = read(&format!("{NAME}/0/gmem.current"))?;
-    text.trim().parse().map_err(failed)
+/// Two groups with quotas that no other may use have these TPCs and what nobody has reserved.
+fn quotas() -> Outcome {
+    let quota = [("tpc.quota", "24"), ("tpc.steal", "0")];
+    let (one, other) = (Group::named("one", &quota)?, Group::named("other", &quota)?);
+    let (of_one, of_other) = (one.rounds()?, other.rounds()?);
+    let reserved = [one.get("tpc.reserved")?, other.get("tpc.reserved")?];
+    let [first, second] = [tpcs(&reserved[0])?, tpcs(&reserved[1])?];
+    same("TPCs", [first.len(), second.len()], [24; 2])?;
+    holds("none in common", first.is_disjoint(&second))?;
+    let launches = launches(|| {
+        let more = |rounds: &Program| rounds.has("# round", rounds.count("# round")? + 5);
+        more(&of_one)?;
+        more(&of_other)
+    })?;
+    let without = reserved.map(|list| tpcs(&list).map(|list| words(&list)));
+    let without = without.into_iter().collect::<Result<_, _>>()?;
+    same("masks", masks(&launches), without)?;
+    of_one.goes_on()?;
+    of_other.goes_on()
 }
 
 /// A frozen program makes no progress, and goes on where it was.
-pub(crate) fn freeze() -> Outcome {
-    let _group = Group::new(&[])?;
-    let rounds = Rounds::start("freeze")?;
-    let switch = |on| write(&format!("{NAME}/0/compute.freeze"), on);
-    switch("1")?;
+fn freeze() -> Outcome {
+    let group = Group::new(&[])?;
+    let rounds = group.rounds()?;
+    group.set("compute.freeze", "1")?;
     // The launch of a round may have ended before.
     sleep(Duration::from_millis(500));
-    let frozen = rounds.count()?;
+    let frozen = rounds.count("# round")?;
     sleep(Duration::from_secs(2));
-    same("rounds while frozen", rounds.count()?, frozen)?;
-    switch("0")?;
-    rounds.passes()
+    same("rounds while frozen", rounds.count("# round")?, frozen)?;
+    group.set("compute.freeze", "0")?;
+    rounds.goes_on()
 }
 
 /// A killed program leaves no memory charged, and its group serves another.
-pub(crate) fn kill() -> Outcome {
-    let _group = Group::new(&[("tpc.mask", "0-31")])?;
-    let rounds = Rounds::start("kill")?;
-    holds("charged", memory()? > 0)?;
+fn kill() -> Outcome {
+    let group = Group::new(&[("tpc.mask", "0-31")])?;
+    let rounds = group.rounds()?;
+    holds("charged", group.memory()? > 0)?;
     drop(rounds);
-    until("nothing is charged", || Ok(memory()? == 0))?;
-    let procs = read(&format!("{NAME}/group.procs"))?;
-    same("members", procs.as_str(), "")?;
-    passes("launch")
+    until("nothing is charged", || Ok(group.memory()? == 0))?;
+    same("members", group.members()?, vec![])?;
+    group.passes("launch")
 }
 
 /// A fault ends the context that made it, and no other.
-pub(crate) fn fault() -> Outcome {
+fn fault() -> Outcome {
     let group = Group::new(&[("channel.owned", "1")])?;
-    let rounds = Rounds::start("fault")?;
-    passes("wild_store")?;
+    let rounds = group.rounds()?;
+    group.passes("wild_store")?;
     holds("counted", group.stat("compute.events", "faults")? > 0)?;
-    rounds.passes()
+    rounds.goes_on()
 }
 
 /// A context for which a neighbour leaves no memory fails, and the neighbour goes on.
-pub(crate) fn no_memory() -> Outcome {
-    let _group = Group::new(&[("gmem.limit", "900M")])?;
-    let rounds = Rounds::start("no_memory")?;
-    let output = member("context")?;
+fn no_memory() -> Outcome {
+    let group = Group::new(&[("gmem.limit", "900M")])?;
+    let rounds = group.rounds()?;
+    let output = group.member("context")?;
     let expected = "cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY";
     if !output.contains(expected) {
         return Err(failed(output));
     }
-    rounds.passes()
+    rounds.goes_on()
 }

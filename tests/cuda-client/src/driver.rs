@@ -11,6 +11,11 @@ pub(crate) type Handle = *mut c_void;
 /// An address in the GPU's memory.
 pub(crate) type DevicePointer = u64;
 
+/// A name of memory or an event, for other processes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
 /// Declares functions of libcuda as fields of a structure that [`Api::load`] fills.
 macro_rules! api {
     ($($name:ident($($argument:ty),*);)*) => {
@@ -84,6 +89,11 @@ api! {
     cuGraphLaunch(Handle, Handle);
     cuGraphExecDestroy(Handle);
     cuGraphDestroy(Handle);
+    cuIpcGetMemHandle(*mut IpcHandle, DevicePointer);
+    cuIpcOpenMemHandle_v2(*mut DevicePointer, IpcHandle, c_uint);
+    cuIpcCloseMemHandle(DevicePointer);
+    cuIpcGetEventHandle(*mut IpcHandle, Handle);
+    cuIpcOpenEventHandle(*mut Handle, IpcHandle);
 }
 
 fn open() -> Result<Handle, String> {

@@ -3,6 +3,7 @@
 //! The steps, each a test. All share one context.
 
 use crate::driver::{api, cu, DevicePointer, Handle};
+use crate::ipc;
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
 use std::ffi::{c_void, CStr};
 use std::mem::ManuallyDrop;
@@ -33,11 +34,13 @@ pub(crate) const STEPS: &[Test] = &[
     ("fork", fork),
     ("rounds", rounds),
     ("wild_store", wild_store),
+    ("ipc_owner", ipc::owner),
+    ("ipc_user", ipc::user),
     ("context_is_destroyed", context_is_destroyed),
 ];
 
 /// Words of a test's buffer.
-const WORDS: usize = 1 << 16;
+pub(crate) const WORDS: usize = 1 << 16;
 const BYTES: usize = WORDS * 4;
 
 /// Attributes of a device.
@@ -81,7 +84,7 @@ fn device() -> Outcome {
         bytes >> 20
     );
     same("compute capability", major, 9)?;
-    same("SMs", processors, 132)
+    holds("SMs", processors > 0)
 }
 
 /// Makes the context that all steps share, once.
@@ -111,10 +114,10 @@ fn context_is_made() -> Outcome {
 }
 
 /// Device memory, freed on drop.
-struct Buffer(DevicePointer);
+pub(crate) struct Buffer(pub(crate) DevicePointer);
 
 impl Buffer {
-    fn new(bytes: usize) -> Result<Self, Stop> {
+    pub(crate) fn new(bytes: usize) -> Result<Self, Stop> {
         context()?;
         let mut at = 0;
         // SAFETY: `at` is a place for the address.
@@ -122,7 +125,7 @@ impl Buffer {
         Ok(Self(at))
     }
 
-    fn read(&self) -> Result<Vec<u32>, Stop> {
+    pub(crate) fn read(&self) -> Result<Vec<u32>, Stop> {
         self.read_from(0)
     }
 
@@ -169,8 +172,13 @@ fn memory() -> Outcome {
 }
 
 /// Allocates more than a limit of the tests allows.
+/// Fills more memory than the limits of the tests leave beside a context, and reads its end.
 fn large_memory() -> Outcome {
-    Buffer::new(320 << 20).map(drop)
+    const LARGE: usize = 320 << 20;
+    let buffer = Buffer::new(LARGE)?;
+    // SAFETY: the buffer has so many words.
+    unsafe { cu!(cuMemsetD32_v2(buffer.0, 13, LARGE / 4))? };
+    same("words", buffer.read_from(LARGE - BYTES)?, vec![13; WORDS]).map_err(short)
 }
 
 fn memset() -> Outcome {
@@ -202,7 +210,7 @@ fn small_memset() -> Outcome {
 }
 
 /// Shortens a failure that shows all words.
-fn short(why: Stop) -> Stop {
+pub(crate) fn short(why: Stop) -> Stop {
     match why {
         Stop::Failed(why) => failed(why.chars().take(80).collect::<String>()),
         skipped @ Stop::Skipped(_) => skipped,
@@ -301,7 +309,7 @@ fn managed() -> Outcome {
 }
 
 /// Returns the function of the kernels' module called `name`.
-fn function(name: &CStr) -> Result<Handle, Stop> {
+pub(crate) fn function(name: &CStr) -> Result<Handle, Stop> {
     context()?;
     static KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
     let (mut module, mut function) = (null_mut(), null_mut());
@@ -344,7 +352,7 @@ fn module_is_loaded() -> Outcome {
 }
 
 /// Launches the kernel that fills a buffer with a value.
-fn fill(kernel: Handle, buffer: &Buffer, value: u32, stream: Handle) -> Outcome {
+pub(crate) fn fill(kernel: Handle, buffer: &Buffer, value: u32, stream: Handle) -> Outcome {
     fill_words(kernel, buffer, (value, WORDS as u32), stream)
 }
 
@@ -440,10 +448,16 @@ fn fork() -> Outcome {
     same("words", buffer.read()?, vec![5; WORDS]).map_err(short)
 }
 
+/// Waits until standard input ends.
+pub(crate) fn end_of_input() -> Outcome {
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
 /// Launches once in each round until standard input ends, and says when each launch has ended.
 fn rounds() -> Outcome {
     let (kernel, buffer) = (function(c"fill")?, Buffer::new(BYTES)?);
-    let input = std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    let input = std::thread::spawn(end_of_input);
     let mut value = 0;
     while !input.is_finished() {
         value += 1;

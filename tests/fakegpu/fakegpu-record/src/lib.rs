@@ -49,6 +49,12 @@ pub struct Event {
     /// The parent of an allocated object.
     #[serde(default)]
     pub parent: u32,
+    /// The client of the object that a duplicate is of.
+    #[serde(default)]
+    pub source_client: u32,
+    /// That object.
+    #[serde(default)]
+    pub source_object: u32,
     /// The C name of the object's class.
     #[serde(default)]
     pub class: String,
