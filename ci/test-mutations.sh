@@ -10,11 +10,13 @@
 #
 #   Fails: TEST      this test of rm-test fails; further lines name further tests
 #   Full: TEST       this one of those fails on a GPU whose memory is full
+#   Cuda: TEST       this one of job cuda fails, on NVIDIA's own libcuda
 #   Reports: TEXT    the kernel reports a bug in a line with this text
 #   Host: TEST       this test of gct_core fails on the host
 #   Kunit: TEST      this test of the KUnit suites fails
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
+. "$ROOT/ci/cuda-root.sh"
 
 JOB=mutations
 # A mutant may hang until its tests give up.
@@ -43,15 +45,24 @@ said() {
 	sed -n "/^--- /q; s/^$2: //p" "$1"
 }
 
-# run_machine FILTER [ARGUMENT...]: runs tests on the mutant's modules, with more arguments for
-# gct-vm. Their programs are not mutated.
+# run_machine SCRIPT FILTER [ARGUMENT...]: runs tests on the mutant's modules, with more arguments
+# for gct-vm, and adds to the log. Their programs are not mutated.
 run_machine() {
-	printf '%s\n' "$1" >"$OUT/filter"
-	shift
+	local script=$1
+	printf '%s\n' "$2" >"$OUT/filter"
+	shift 2
 	"$GCT_VM" run --build "$TREE_BUILD" --kernel lean --nv "$NV_SOURCE_VERSION" --variant patched \
-		--gpus 2 --file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" "$FIRMWARE" \
-		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --log "$OUT/log" \
-		--timeout $SECONDS_MAX "$@" || true
+		--file "$OUT/filter:/test/filter" "$FIRMWARE" --script "$ROOT/tests/$script/vm.sh" --ktap --quiet \
+		--log "$OUT/machine.log" --timeout $SECONDS_MAX "$@" || true
+	cat "$OUT/machine.log" >>"$OUT/log"
+}
+
+# run_cuda FILTER: runs tests of job cuda on the mutant's modules.
+run_cuda() {
+	has_cuda || die "there is no build/cuda: run make setup with GCT_NONFREE=yes"
+	need_cuda "$OUT"
+	printf 'limits\n' >"$OUT/tests"
+	run_machine cuda-client "$1" --gpus 1 --memory 2048 --file "${cuda_files[@]}" "$OUT/tests:/test/tests"
 }
 
 # Runs the KUnit suites on the mutant's modules.
@@ -65,19 +76,21 @@ run_kunit() {
 
 # Ends with an error unless all happens that a patch names.
 expect_failures() {
-	local patch=$1 log=$OUT/log test tests full texts
+	local patch=$1 log=$OUT/log test tests full cuda texts
 	: >"$log"
 	tests=$(said "$patch" Fails | paste -sd,)
 	full=$(said "$patch" Full | paste -sd,)
-	[ -z "$tests$full" ] ||
+	cuda=$(said "$patch" Cuda | paste -sd,)
+	[ -z "$tests$full$cuda" ] ||
 		NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean "$TREE/ci/kmod.sh" || die "it does not build"
-	[ -z "$tests" ] || run_machine "$tests"
-	[ -z "$full" ] || run_machine "full $full" --gpu-arg=--fb=768
+	[ -z "$tests" ] || run_machine rm-client "$tests" --gpus 2 --file "$GUEST_BIN/rm-test"
+	[ -z "$full" ] || run_machine rm-client "full $full" --gpus 2 --file "$GUEST_BIN/rm-test" --gpu-arg=--fb=768
+	[ -z "$cuda" ] || run_cuda "$cuda"
 	mapfile -t texts < <(said "$patch" Reports)
 	for test in "${texts[@]}"; do
 		grep -qF "$test" "$log" || die "the kernel does not report $test"
 	done
-	for test in $(said "$patch" Fails) $(said "$patch" Full); do
+	for test in $(said "$patch" Fails) $(said "$patch" Full) $(said "$patch" Cuda); do
 		[ ${#texts[@]} -gt 0 ] || grep -qE "not ok [0-9]+ $test\$" "$log" || die "$test does not fail"
 	done
 	tests=$(said "$patch" Kunit)
