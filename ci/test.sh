@@ -8,8 +8,9 @@
 # since a job waits for one virtual processor most of the time; a job's output
 # is shown when the job ends, or at once when there is only one.
 #
-# With NV_VERSION=580.142 NV_SRC=DIR the jobs gctctl, gpu, rm, selftests and uvm run on that driver,
-# and the job demo on it, too. NV_SRC is for it alone: all others are taken from build/nv.
+# With NV_VERSION=580.142 NV_SRC=DIR, or 595.45.04, the jobs gctctl, gpu, rm, selftests and uvm run
+# on that driver, and the job demo on it, too. NV_SRC is for it alone: all others are taken from
+# build/nv.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 . "$ROOT/ci/cargo-store.sh"

@@ -32,8 +32,8 @@ NV_VERSIONS="$NV_SOURCE_VERSION $NV_DEBIAN_VERSION"
 # Drivers with a series and without a package. CI checks the text of these series. With NVIDIA's
 # source as NV_SRC, ci/setup-nvidia-source.sh takes one, and the scripts treat it as the others.
 NV_PORTED_VERSIONS='570.211.01 580.142 595.45.04'
-# The drivers that the software GPU boots. tests/fakegpu/fakegpu-core/build.rs knows one more.
-SOFTWARE_GPU_VERSIONS="$NV_SOURCE_VERSION 580.142"
+# The drivers that the software GPU boots, as tests/fakegpu/fakegpu-core/build.rs knows them.
+SOFTWARE_GPU_VERSIONS="$NV_SOURCE_VERSION 580.142 595.45.04"
 
 # software_gpu_version VERSION: the version itself if the software GPU knows it, else the first.
 software_gpu_version() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Declares the structures of RM's ioctls, as in 535.261.03, 550.163.01, 580.142. `ci/test-rm.sh`
-//! compiles [`c_assertions`] against the headers of each driver.
+//! Declares the structures of RM's ioctls, as in 535.261.03, 550.163.01, 580.142 and 595.45.04.
+//! `ci/test-rm.sh` compiles [`c_assertions`] against the headers of each driver.
 
 mod alloc;
 mod control;
@@ -283,7 +283,7 @@ const ESCAPES: &[Description] = &[
 ];
 
 /// The driver release, for structures that differ between releases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Release {
     /// 535.261.03.
     R535,
@@ -291,6 +291,8 @@ pub enum Release {
     R550,
     /// 580.142.
     R580,
+    /// 595.45.04.
+    R595,
 }
 
 impl Release {
@@ -301,6 +303,7 @@ impl Release {
             "535" => Some(Self::R535),
             "550" => Some(Self::R550),
             "580" => Some(Self::R580),
+            "595" => Some(Self::R595),
             _ => None,
         }
     }
@@ -308,26 +311,26 @@ impl Release {
     /// Returns whether the release has another structure or number of this name than the older
     /// ones, or none.
     fn differs(self, name: &str) -> bool {
-        self == Self::R580
-            && matches!(
-                name,
-                "NVOS46_PARAMETERS"
-                    | "NVOS47_PARAMETERS"
-                    | "NV2080_CTRL_FB_GET_INFO_V2_PARAMS"
-                    | "nv_ioctl_export_to_dma_buf_fd_t"
-                    | "NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS"
-                    | "NV0080_CTRL_FIFO_START_SELECTED_CHANNELS_PARAMS"
-            )
+        match name {
+            "NVOS46_PARAMETERS"
+            | "NVOS47_PARAMETERS"
+            | "NV2080_CTRL_FB_GET_INFO_V2_PARAMS"
+            | "nv_ioctl_export_to_dma_buf_fd_t"
+            | "NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS"
+            | "NV0080_CTRL_FIFO_START_SELECTED_CHANNELS_PARAMS" => self >= Self::R580,
+            "UVM_FREE_PARAMS" => self >= Self::R595,
+            _ => false,
+        }
     }
 
     /// Returns the size of a structure that had `size` bytes before the release added members at
     /// its end.
     pub(crate) fn size_of(self, name: &str, size: usize) -> usize {
         match (self, name) {
-            (Self::R580, "NV_VASPACE_ALLOCATION_PARAMETERS") => 56,
-            (Self::R580, "NV_CHANNEL_ALLOC_PARAMS") => 368,
-            (Self::R580, "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS") => 3,
-            (Self::R580, "NV2080_CTRL_FB_GET_INFO_V2_PARAMS") => 1028,
+            (Self::R580 | Self::R595, "NV_VASPACE_ALLOCATION_PARAMETERS") => 56,
+            (Self::R580 | Self::R595, "NV_CHANNEL_ALLOC_PARAMS") => 368,
+            (Self::R580 | Self::R595, "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS") => 3,
+            (Self::R580 | Self::R595, "NV2080_CTRL_FB_GET_INFO_V2_PARAMS") => 1028,
             _ => size,
         }
     }
@@ -354,7 +357,7 @@ pub fn c_assertions(release: Release) -> String {
                 ..Memory::DESCRIPTION
             },
         ],
-        Release::R580 => vec![
+        Release::R580 | Release::R595 => vec![
             MemoryWithNode::DESCRIPTION,
             MapMemoryDmaWithKind::DESCRIPTION,
             UnmapMemoryDmaWithSize::DESCRIPTION,
@@ -372,8 +375,10 @@ pub fn c_assertions(release: Release) -> String {
     ];
     let same = |kind: &Description| !release.differs(kind.name);
     let common = common.concat().into_iter().filter(same);
+    let since_595 = (release >= Release::R595).then_some(UvmFreeAll::DESCRIPTION);
     let types: Vec<_> = common
         .chain(changed)
+        .chain(since_595)
         .map(|kind| Description {
             size: release.size_of(kind.name, kind.size),
             ..kind

@@ -119,7 +119,7 @@ impl Gpu {
             }};
         }
         let descriptor = match self.client.control_file().release() {
-            Release::R580 => export!(ExportDmaBufForMapping),
+            Release::R580 | Release::R595 => export!(ExportDmaBufForMapping),
             Release::R535 | Release::R550 => export!(ExportDmaBuf),
         };
         // SAFETY: the driver has just opened the descriptor for this process, and nothing else owns

@@ -173,7 +173,7 @@ impl Gpu {
                 self.client
                     .alloc(self.device, place.class(), &mut parameters)
             }
-            Release::R550 | Release::R580 => {
+            Release::R550 | Release::R580 | Release::R595 => {
                 let mut parameters = abi::MemoryWithNode {
                     memory,
                     ..Default::default()

@@ -504,7 +504,7 @@ impl Session {
             }};
         }
         match client.control_file().release() {
-            Release::R580 => map!(MapMemoryDmaWithKind),
+            Release::R580 | Release::R595 => map!(MapMemoryDmaWithKind),
             Release::R535 | Release::R550 => map!(MapMemoryDma),
         }
     }
@@ -531,7 +531,7 @@ impl Session {
             }};
         }
         match client.control_file().release() {
-            Release::R580 => unmap!(UnmapMemoryDmaWithSize),
+            Release::R580 | Release::R595 => unmap!(UnmapMemoryDmaWithSize),
             Release::R535 | Release::R550 => unmap!(UnmapMemoryDma),
         }
     }

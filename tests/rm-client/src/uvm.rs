@@ -129,13 +129,21 @@ impl Uvm {
     ///
     /// Those of the driver.
     pub fn free(&self, base: u64, length: u64) -> Result<(), Error> {
-        let mut call = abi::UvmFree {
-            base,
-            length,
-            ..Default::default()
-        };
-        self.call(n::UVM_FREE, &mut call)?;
-        done(call.status)
+        macro_rules! free {
+            ($params:ident, $($length:ident)?) => {{
+                let mut call = abi::$params {
+                    base,
+                    $($length,)?
+                    ..Default::default()
+                };
+                self.call(n::UVM_FREE, &mut call)?;
+                done(call.status)
+            }};
+        }
+        match self.release {
+            Release::R595 => free!(UvmFreeAll,),
+            Release::R535 | Release::R550 | Release::R580 => free!(UvmFree, length),
+        }
     }
 
     /// Unmaps what was mapped at addresses.
@@ -234,7 +242,7 @@ impl Uvm {
         }
         match self.release {
             // Any node.
-            Release::R580 => prefer!(UvmPreferredLocationWithNode node: -1,),
+            Release::R580 | Release::R595 => prefer!(UvmPreferredLocationWithNode node: -1,),
             Release::R535 | Release::R550 => prefer!(UvmPreferredLocation),
         }
     }
@@ -370,7 +378,7 @@ impl Uvm {
             }};
         }
         match self.release {
-            Release::R580 => map!(UvmMapExternalMany[0][0]),
+            Release::R580 | Release::R595 => map!(UvmMapExternalMany[0][0]),
             Release::R535 | Release::R550 => map!(UvmMapExternal[0]),
         }
     }

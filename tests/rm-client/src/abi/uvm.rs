@@ -59,6 +59,13 @@ layouts! {
         padding: u32,
     }
 
+    /// Gives all addresses back that were reserved together, in 595.45.04. `uvm_ioctl.h`.
+    UvmFreeAll = "UVM_FREE_PARAMS", 16 {
+        base: u64 = "base",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
     /// Unmaps memory at reserved addresses. `uvm_ioctl.h`.
     UvmUnmapExternal = "UVM_UNMAP_EXTERNAL_PARAMS", 40 {
         base: u64 = "base",
