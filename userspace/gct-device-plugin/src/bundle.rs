@@ -11,13 +11,14 @@
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 use rustix::fs::{
     fchmod, fstat, mkdirat, openat, openat2, stat, FileType, Mode, OFlags, ResolveFlags, CWD,
 };
 use rustix::io::Errno;
+use rustix::path::Arg;
 use serde::Deserialize;
 
 use crate::cdi::MINOR;
@@ -141,8 +142,7 @@ impl Config {
     /// Fails if something is mounted over the container's file, or it cannot be written. The
     /// container must not start then: its programs would have no limits.
     pub fn preload(&self, library: &str) -> Result<()> {
-        let file = Path::new("/").join(PRELOADS);
-        let is_own = |path: &Path| match self.mount_over(path) {
+        let is_own = |root: &OwnedFd, path: &Path| match self.mount_over(root, path)? {
             None => Ok(()),
             Some(over) => bail!(
                 "the container mounts {}, but {library} is loaded by its own {}",
@@ -150,20 +150,44 @@ impl Config {
                 path.display()
             ),
         };
-        is_own(&file)?;
+        let file = Path::new("/").join(PRELOADS);
         add(&self.root.path, library, is_own)
             .with_context(|| format!("the container's {}", file.display()))
     }
 
-    /// Returns the mount that hides a path of the image.
-    fn mount_over(&self, path: &Path) -> Option<&Path> {
-        let mut over = self.mounts.iter().map(|mount| mount.destination.as_path());
-        over.find(|over| over.parent().is_some() && path.starts_with(over))
+    /// Returns the mount that hides a path of the container, which has no links.
+    fn mount_over(&self, root: &OwnedFd, path: &Path) -> Result<Option<&Path>> {
+        for mount in &self.mounts {
+            let at = place_of(root, &mount.destination)?;
+            if at.parent().is_some() && path.starts_with(&at) {
+                return Ok(Some(&mount.destination));
+            }
+        }
+        Ok(None)
     }
 }
 
+/// Returns where a runtime mounts: the links of a destination lead into the root, and its `..` not
+/// out of it. What does not exist, the runtime makes.
+fn place_of(root: &OwnedFd, destination: &Path) -> Result<PathBuf> {
+    let mut at = PathBuf::from("/");
+    for part in destination.components() {
+        match part {
+            Component::Normal(name) => {
+                at.push(name);
+                if let Ok(found) = open_in(root, &at, OFlags::PATH) {
+                    at = path_below(root, &found)?;
+                }
+            }
+            Component::ParentDir => drop(at.pop()),
+            _ => {}
+        }
+    }
+    Ok(at)
+}
+
 /// Opens a path of a container. Its links lead nowhere but into the container.
-fn open_in(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn open_in(root: &OwnedFd, path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let mode = match flags.contains(OFlags::CREATE) {
         true => Mode::from_raw_mode(0o644),
@@ -178,9 +202,31 @@ fn path_below(root: &OwnedFd, file: &OwnedFd) -> Result<PathBuf> {
     Ok(Path::new("/").join(path(file)?.strip_prefix(path(root)?)?))
 }
 
+/// Opens the file below an open root, or makes it. It opens nothing but a file: to open a device
+/// is to use it, and a node of the host's watchdog can lie in an image.
+fn open_file(root: &OwnedFd) -> Result<OwnedFd> {
+    let place = match open_in(root, PRELOADS, OFlags::PATH) {
+        Err(Errno::NOENT) => {
+            return Ok(open_in(root, PRELOADS, OFlags::RDWR | OFlags::CREATE)?);
+        }
+        place => place?,
+    };
+    ensure!(
+        FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::RegularFile,
+        "it is no file"
+    );
+    let same = format!("/proc/self/fd/{}", place.as_raw_fd());
+    Ok(openat(
+        CWD,
+        same,
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
 /// Adds a library to the file below a root, unless it is there already. `is_own` says whether the
 /// container sees the file that its links lead to.
-fn add(root: &Path, library: &str, is_own: impl Fn(&Path) -> Result<()>) -> Result<()> {
+fn add(root: &Path, library: &str, is_own: impl Fn(&OwnedFd, &Path) -> Result<()>) -> Result<()> {
     let folder = OFlags::PATH | OFlags::DIRECTORY;
     let root = openat(CWD, root, folder | OFlags::CLOEXEC, Mode::empty())?;
     let (own, host) = (fstat(&root)?, stat("/")?);
@@ -191,15 +237,9 @@ fn add(root: &Path, library: &str, is_own: impl Fn(&Path) -> Result<()>) -> Resu
     if open_in(&root, FOLDER, folder).err() == Some(Errno::NOENT) {
         mkdirat(&root, FOLDER, Mode::from_raw_mode(0o755))?;
     }
-    // A pipe would wait for its other end.
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = open_in(&root, PRELOADS, flags)?;
-    is_own(&path_below(&root, &file)?)?;
+    let file = open_file(&root)?;
+    is_own(&root, &path_below(&root, &file)?)?;
     let facts = fstat(&file)?;
-    ensure!(
-        FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile,
-        "it is no file"
-    );
     // The loader of every user reads it. The mask of the runtime may be strict.
     let mode = Mode::from_raw_mode(facts.st_mode & 0o7777);
     let all = Mode::RUSR | Mode::RGRP | Mode::ROTH;
@@ -234,6 +274,7 @@ mod tests {
     use std::os::unix::fs::{symlink, PermissionsExt};
 
     use super::*;
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use serde_json::{json, Value};
 
     const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
@@ -348,13 +389,34 @@ mod tests {
         );
     }
 
+    /// To open a device can be to use it. A pipe's other end sees that it was opened.
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let bundle = Bundle::new("opened");
+        rustix::fs::mknodat(CWD, bundle.file(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let end = openat(CWD, bundle.file(), flags, Mode::empty()).unwrap();
+        bundle.preload().unwrap_err();
+        let mut ends = [PollFd::new(&end, PollFlags::IN)];
+        poll(&mut ends, Some(&Timespec::default())).unwrap();
+        assert_eq!(ends[0].revents(), PollFlags::empty());
+    }
+
     #[test]
     fn a_mount_over_the_file_is_refused() {
         let bundle = Bundle::new("mount");
-        for over in ["/etc/ld.so.preload", "/etc", "/etc/"] {
+        symlink("../etc", bundle.0.join("rootfs/etc-by-link")).unwrap();
+        for over in [
+            "/etc/ld.so.preload",
+            "/etc",
+            "/etc/",
+            "/etc/ssl/../ld.so.preload",
+            "/../etc",
+            "/etc-by-link/ld.so.preload",
+        ] {
             let config = bundle.config(&json!([{ "destination": over }]));
-            let error = config.preload(LIBRARY).unwrap_err().to_string();
-            assert!(error.starts_with("the container mounts /etc"), "{error}");
+            let error = format!("{:#}", config.preload(LIBRARY).unwrap_err());
+            assert!(error.contains(&format!("mounts {over}, but")), "{error}");
         }
         let config =
             bundle.config(&json!([{ "destination": "/" }, { "destination": "/etc/hosts" }]));
