@@ -344,7 +344,14 @@ until_true "pods run side by side" running packed1 packed2 packed3 side1 side2 s
 until_true "they have their GPU's MPS daemon (a stand-in)" has_mps side1
 until_true "both" has_mps side2
 until_true "others have none" in_pod spread1 sh -c '[ ! -e /run/gctgroup/mps ]'
-kill -KILL "$(cat /run/gctgroup-mps/gpu3/pipe/nvidia-cuda-mps-control.pid)"
+pipe=/run/gctgroup-mps/gpu3/pipe
+daemon=$(cat $pipe/nvidia-cuda-mps-control.pid)
+in_pod side1 sh -c 'ln -sf /run/of-the-host /run/gctgroup/mps/link'
+until_true "on the host no link of theirs is followed" eval \
+	'[ -L $pipe/link ] && ! { : >$pipe/link; } 2>/dev/null && [ ! -e /run/of-the-host ]'
+in_pod side1 sh -c 'for n in $(seq 5000); do : >/run/gctgroup/mps/$n || break; done' >/dev/null 2>&1
+until_true "they can fill their pipe alone" eval '[ ! -e $pipe/5000 ] && : >/run/room && rm /run/room'
+kill -KILL "$daemon"
 until_true "a daemon that died is replaced" has_mps side1
 kubectl delete pod --all --wait=true >/dev/null
 

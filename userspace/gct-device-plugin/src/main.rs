@@ -105,7 +105,7 @@ struct Serve {
     #[arg(long, value_name = "DIR", default_value = "/run/gctgroup-mps")]
     mps: PathBuf,
 
-    /// What MPS daemons have as /dev/shm. Default: a tmpfs for each.
+    /// What MPS daemons have as /dev/shm already: mount nothing. Default: a tmpfs for each.
     #[arg(long, value_name = "DIR")]
     mps_shm: Option<PathBuf>,
 

@@ -3,7 +3,7 @@
 //! Starts and watches the MPS control daemon of each GPU whose profiles share it side by side.
 //!
 //! ```text
-//! <folder>/gpu<index>/pipe    the daemon's sockets; its containers have them, too
+//! <folder>/gpu<index>/pipe    a tmpfs: the daemon's sockets; its containers have them, too
 //! <folder>/gpu<index>/shm     a tmpfs: /dev/shm of the daemon and of its containers
 //! <folder>/gpu<index>/log     what the daemon writes
 //! ```
@@ -13,9 +13,11 @@
 //! the plugin, because containers do. A plugin that starts keeps a daemon that answers.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use rustix::mount::MountFlags;
 use rustix::process::{kill_process, test_kill_process, Pid, Signal};
 
 /// Most time until a daemon answers, or has started.
@@ -38,12 +41,10 @@ const QUESTION: &str = "get_default_active_thread_percentage\n";
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// What the kernel shows of the names of NVIDIA's programs: the first 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
-/// Size of the tmpfs, which all tenants of the GPU can fill.
-const SHM_SIZE: &str = "size=256m";
+/// What all tenants of the GPU can fill of the host's memory, as options of a tmpfs.
+const PIPE_SIZE: &CStr = c"mode=0755,size=4m,nr_inodes=4096";
+const SHM_SIZE: &CStr = c"mode=1777,size=256m";
 
-/// Mounts the tmpfs $1 unless it is there.
-const MOUNT: &str =
-    r#"mountpoint -q "$1" || mount -t tmpfs -o "mode=1777,nosuid,nodev,noexec,$2" gct-mps "$1""#;
 /// Executes $2 in a mount namespace of its own, whose /dev/shm is $1.
 const ENTER: &str = r#"mount --bind "$1" /dev/shm && exec "$2" -d"#;
 
@@ -54,7 +55,7 @@ pub struct Control {
     pub program: PathBuf,
     /// The folder of all daemons.
     pub folder: PathBuf,
-    /// What all daemons have as `/dev/shm` already; `None` gives each a tmpfs.
+    /// What all daemons have as `/dev/shm` already: then nothing is mounted.
     pub shm: Option<PathBuf>,
 }
 
@@ -114,6 +115,10 @@ impl Control {
             fs::create_dir_all(&directory)
                 .with_context(|| format!("{} cannot be made", directory.display()))?;
         }
+        if self.shm.is_none() {
+            mount(&self.pipe(gpu), PIPE_SIZE)?;
+            mount(&self.shm(gpu), SHM_SIZE)?;
+        }
         self.end(gpu);
         empty(&self.pipe(gpu)).context("its pipe directory cannot be emptied")?;
         let log = self.log(gpu).join("start.log");
@@ -123,7 +128,7 @@ impl Control {
                 command.arg("-d");
                 command
             }
-            None => self.in_namespace(gpu)?,
+            None => self.in_namespace(gpu),
         };
         let child = command.stderr(File::create(&log)?).spawn();
         let child = child.with_context(|| format!("{} cannot run", self.program.display()))?;
@@ -138,19 +143,13 @@ impl Control {
     }
 
     /// Returns the command that starts a daemon with a `/dev/shm` of its own.
-    fn in_namespace(&self, gpu: u32) -> Result<Command> {
-        let shm = self.shm(gpu);
-        let mut mount = Command::new("sh");
-        mount.args(["-c", MOUNT, "sh"]).arg(&shm).arg(SHM_SIZE);
-        if !mount.status().is_ok_and(|status| status.success()) {
-            bail!("no tmpfs could be mounted at {}", shm.display());
-        }
+    fn in_namespace(&self, gpu: u32) -> Command {
         let mut command = self.command(gpu, Path::new("unshare"));
         command
             .args(["--mount", "--propagation", "slave", "sh", "-c", ENTER, "sh"])
-            .arg(&shm)
+            .arg(self.shm(gpu))
             .arg(&self.program);
-        Ok(command)
+        command
     }
 
     /// Kills a daemon that is there and does not answer, with its servers.
@@ -187,8 +186,24 @@ fn processes(pipe: &Path) -> impl Iterator<Item = Pid> {
     })
 }
 
-/// Removes what is in a directory where containers can write: the daemon would write through their
-/// links. The directory stays, because containers have mounted it.
+/// Mounts a tmpfs at a directory where containers can write, unless it is one. The host follows no
+/// link there: the daemon would write through it, with the rights of the host's root.
+fn mount(directory: &Path, size: &CStr) -> Result<()> {
+    let failed = || format!("no tmpfs could be mounted at {}", directory.display());
+    let is_mounted = || -> io::Result<bool> {
+        let above = directory.parent().unwrap_or(directory);
+        Ok(fs::metadata(directory)?.dev() != fs::metadata(above)?.dev())
+    };
+    if is_mounted().with_context(failed)? {
+        return Ok(());
+    }
+    let flags =
+        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOSYMFOLLOW;
+    rustix::mount::mount("gct-mps", directory, "tmpfs", flags, size).with_context(failed)
+}
+
+/// Removes what is in a directory where containers can write: a daemon could find something else
+/// than one has left. The directory stays, because containers have mounted it.
 fn empty(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
