@@ -18,6 +18,7 @@ use gct_core::rmapi::control::Control;
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
 use gctd_ipc::board::Peer;
+use gctd_ipc::environment::variable;
 use gctd_ipc::greeting::Failure;
 use gctd_ipc::message::Paged;
 use gctd_ipc::page::Limits;
@@ -180,7 +181,7 @@ pub(crate) fn after(fd: i32, ioctl: &rm::Ioctl, call: &Call, verdict: Verdict, r
 /// moment, or full. An empty name means that the program wants none.
 pub(crate) fn required() -> Result<(), String> {
     let socket = SocketPaths::from_environment().tenants;
-    let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(std::env::var_os);
+    let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(variable);
     let is_unnamed = named.iter().all(Option::is_none) && !socket.exists();
     if is_unnamed || socket.as_os_str().is_empty() {
         return Ok(());

@@ -11,6 +11,7 @@ use gct_core::submit::limits::ATOMS_MAX;
 use gct_core::topology::Topology;
 use gct_core::units::Ns;
 use gctd_ipc::driver;
+use gctd_ipc::environment::variable;
 use gctd_ipc::page::Limits as PageLimits;
 
 pub(crate) use gct_core::lane::limits::LaunchLimits;
@@ -26,7 +27,7 @@ pub(crate) fn from_environment() -> LaunchLimits {
 /// limit does not hold ([`cannot`]).
 fn read_environment() -> LaunchLimits {
     let read = |name| {
-        let value = std::env::var_os(name).unwrap_or_default();
+        let value = variable(name).unwrap_or_default();
         value.to_string_lossy().into_owned()
     };
     let (list, atoms, duration) = (
@@ -78,7 +79,7 @@ pub(crate) fn topology(minor: u32) -> Topology {
 
 /// Returns the TPCs of the list in `GCTGROUP_TPCS`.
 pub(crate) fn listed() -> Topology {
-    let list = std::env::var("GCTGROUP_TPCS").ok();
-    let list = list.and_then(|list| TpcMask::parse(list.as_bytes()).ok());
+    let list = variable("GCTGROUP_TPCS");
+    let list = list.and_then(|list| TpcMask::parse(list.as_encoded_bytes()).ok());
     list.map_or(Topology::UNKNOWN, Topology::apart)
 }

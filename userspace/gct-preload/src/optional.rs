@@ -4,6 +4,7 @@
 //! without them.
 
 use crate::sys::say;
+use gctd_ipc::environment::variable;
 
 /// Makes limits optional, with any value but `0` and the empty string.
 const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
@@ -13,7 +14,7 @@ const STATUS: i32 = 78;
 
 /// Returns whether the program may run without its limits.
 pub(crate) fn is_set() -> bool {
-    std::env::var_os(OPTIONAL).is_some_and(|value| !value.is_empty() && value != "0")
+    variable(OPTIONAL).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// Reports a limit that cannot be set. Ends the program, unless limits are optional.

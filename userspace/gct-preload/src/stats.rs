@@ -6,6 +6,7 @@ use crate::locks::First;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::unmanaged::Reason;
+use gctd_ipc::environment::variable;
 
 /// Monotonic counters, accessed relaxed.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ pub(crate) fn write_at_exit(finish: fn() -> Option<String>) {
         let Some(launches) = FINISH.get().and_then(|finish| finish()) else {
             return;
         };
-        let Some(path) = std::env::var_os("GCTGROUP_STATS") else {
+        let Some(path) = variable("GCTGROUP_STATS") else {
             return;
         };
         // A failed write must not fail the program.

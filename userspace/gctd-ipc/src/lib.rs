@@ -25,6 +25,7 @@ use gct_core::features::{Feature, FeatureSet};
 pub mod board;
 pub mod descriptor;
 pub mod driver;
+pub mod environment;
 pub mod greeting;
 pub mod message;
 pub mod page;

@@ -6,7 +6,7 @@
 //! The tenants' socket lies in a directory of its own. A container mounts that directory and does
 //! not get the administrators' socket with it.
 
-use std::env;
+use crate::environment::variable;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -52,14 +52,14 @@ impl SocketPaths {
     /// Returns the sockets that the environment names, or the default ones.
     pub fn from_environment() -> Self {
         let default = Self::of(&directory());
-        let tenants = env::var_os(SOCKET_VARIABLE).map_or(default.tenants, PathBuf::from);
+        let tenants = variable(SOCKET_VARIABLE).map_or(default.tenants, PathBuf::from);
         Self { tenants, ..default }
     }
 }
 
 /// Returns the directory that the environment names, or the default one.
 pub fn directory() -> PathBuf {
-    let path = env::var_os(DIRECTORY_VARIABLE).unwrap_or_else(|| DEFAULT_DIRECTORY.into());
+    let path = variable(DIRECTORY_VARIABLE).unwrap_or_else(|| DEFAULT_DIRECTORY.into());
     path.into()
 }
 
@@ -85,6 +85,7 @@ pub fn library_of(program: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::env;
     use std::fs;
 
     #[test]

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::policy::size;
 use gct_core::topology::Topology;
+use gctd_ipc::environment::variable;
 use std::path::Path;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
@@ -163,7 +164,7 @@ fn minor(gpus: &Path, bus_id: &str) -> Option<u32> {
 fn shows_all() -> bool {
     static ALL: First<bool> = First::new();
     *ALL.get_or_init(|| {
-        let value = std::env::var_os(SM_COUNT_VARIABLE).unwrap_or_default();
+        let value = variable(SM_COUNT_VARIABLE).unwrap_or_default();
         if value != "all" && value != "granted" && !value.is_empty() {
             let value = value.to_string_lossy();
             cannot(&format!(
