@@ -8,6 +8,7 @@
 //! ```text
 //! one line     for a user in a cgroup
 //! OF_CGROUP    lines for a cgroup, where its root can be any user
+//! ALL / 2^n    lines, or OF_CGROUP, for a cgroup of depth n and all below, where it can make more
 //! ALL          lines
 //! one line     that says that there are more
 //! ```
@@ -49,8 +50,7 @@ impl Strangers {
         if self.named.contains_key(&who) {
             return Line::None;
         }
-        let same = |(_, cgroup): &&(_, Vec<u8>)| !cgroup.is_empty() && *cgroup == client.cgroup;
-        if self.named.len() < ALL && self.named.keys().filter(same).count() < OF_CGROUP {
+        if self.named.len() < ALL && self.has_room(&client.cgroup) {
             self.named.insert(who, now);
             return Line::Name;
         }
@@ -60,6 +60,28 @@ impl Strangers {
         self.more = Some(now);
         Line::More
     }
+
+    /// Returns whether a cgroup may have another line, and each that it lies in.
+    fn has_room(&self, cgroup: &[u8]) -> bool {
+        let lines = |is_counted: &dyn Fn(&[u8]) -> bool| {
+            let cgroups = self.named.keys().map(|(_, cgroup)| &cgroup[..]);
+            cgroups.filter(|cgroup| is_counted(cgroup)).count()
+        };
+        let ends = (1..=cgroup.len()).filter(|end| matches!(cgroup.get(*end), None | Some(b'/')));
+        let mut around = ends.map(|end| &cgroup[..end]).zip(1u32..);
+        cgroup.is_empty()
+            || lines(&|other| other == cgroup) < OF_CGROUP
+                && around.all(|(above, depth)| {
+                    let most = ALL.checked_shr(depth).unwrap_or(0).max(OF_CGROUP);
+                    lines(&|other| is_within(other, above)) < most
+                })
+    }
+}
+
+/// Returns whether a cgroup is another, or lies in it.
+fn is_within(cgroup: &[u8], above: &[u8]) -> bool {
+    let rest = cgroup.strip_prefix(above);
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
 }
 
 #[cfg(test)]
@@ -94,6 +116,26 @@ mod tests {
         assert_eq!((named, more), (OF_CGROUP - 1, 1));
         assert_eq!(greets(0, "/b", 3600), Line::Name);
         assert_eq!(greets(1000, "", 3600), Line::Name);
+    }
+
+    #[test]
+    fn a_cgroup_hides_nobody_by_those_that_it_makes() {
+        let mut strangers = Strangers::default();
+        let now = Instant::now();
+        let mut greets = |cgroup: &str| strangers.greets(&account(0, cgroup), now) == Line::Name;
+        let below = |cgroup: &'static str| (0..100).map(move |n| format!("{cgroup}/{n}"));
+        let of_pod = below("/kubepods/pod1/main").filter(|cgroup| greets(cgroup));
+        assert_eq!(of_pod.count(), ALL >> 3);
+        assert!(greets("/kubepods/pod1/other"));
+        assert!(greets("/kubepods/pod10/main"));
+        let deep = below("/system/a/b/c/d/e").filter(|cgroup| greets(cgroup));
+        assert_eq!(deep.count(), OF_CGROUP);
+        // Whatever one tree of cgroups does, others have half of the lines.
+        assert_eq!(
+            below("/mine").filter(|cgroup| greets(cgroup)).count(),
+            ALL >> 1
+        );
+        assert!(greets("/system/a/z"));
     }
 
     #[test]
