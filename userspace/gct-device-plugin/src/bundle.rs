@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
+use gctd_ipc::paths::preloads;
 use rustix::fs::{
     fchmod, fstat, mkdirat, openat, openat2, stat, FileType, Mode, OFlags, ResolveFlags, CWD,
 };
@@ -248,7 +249,7 @@ fn add(root: &Path, library: &str, is_own: impl Fn(&OwnedFd, &Path) -> Result<()
     let mut old = Vec::new();
     (&file).take(PRELOADS_MAX + 1).read_to_end(&mut old)?;
     ensure!(old.len() as u64 <= PRELOADS_MAX, "it is too long");
-    if names(&old, library.as_bytes()) {
+    if preloads(&old).any(|named| named == library.as_bytes()) {
         return Ok(());
     }
     let end = match old.last() {
@@ -257,16 +258,6 @@ fn add(root: &Path, library: &str, is_own: impl Fn(&OwnedFd, &Path) -> Result<()
     };
     file.seek(SeekFrom::End(0))?;
     Ok(file.write_all(format!("{end}{library}\n").as_bytes())?)
-}
-
-/// Returns whether the text of a file names a library, as the loader reads it.
-fn names(text: &[u8], library: &[u8]) -> bool {
-    let lines = text.split(|byte| *byte == b'\n');
-    let mut words = lines.flat_map(|line| {
-        let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
-        line.split(|byte| b" \t:".contains(byte))
-    });
-    words.any(|word| word == library)
 }
 
 #[cfg(test)]

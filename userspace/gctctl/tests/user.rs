@@ -307,6 +307,12 @@ fn in_a_container_doctor_finds_what_is_missing() {
     )
     .unwrap();
     assert!(doctor("/opt/other.so").exits(0).contains(LIBRARY));
+    fs::write(
+        system.join("etc/ld.so.preload"),
+        format!("/opt/own.so # {LIBRARY}\n"),
+    )
+    .unwrap();
+    assert!(doctor("").exits(1).contains("no limits"));
     fs::remove_file(system.join("etc/ld.so.preload")).unwrap();
     let unset = doctor("");
     assert!(unset.exits(1).contains("no limits"), "{}", unset.stdout);

@@ -63,6 +63,16 @@ pub fn directory() -> PathBuf {
     path.into()
 }
 
+/// Returns what the text of an `/etc/ld.so.preload` names, as the loader reads it.
+pub fn preloads(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = text.split(|byte| *byte == b'\n');
+    let named = lines.flat_map(|line| {
+        let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
+        line.split(|byte| b" \t:".contains(byte))
+    });
+    named.filter(|path| !path.is_empty())
+}
+
 /// Returns the preload library that is installed with a program.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::env;
 use std::fs;
 
 use gct_client::KERNEL_CONTAINER;
-use gctd_ipc::paths::{LIBRARY, SOCKET_VARIABLE};
+use gctd_ipc::paths::{preloads, LIBRARY, SOCKET_VARIABLE};
 
 use super::{Finding, Status, System};
 
@@ -23,15 +23,12 @@ pub(super) fn is_here(user_mode: bool) -> bool {
 /// Checks that programs started here have the library. Nothing else limits them.
 pub(super) fn library(system: &System) -> Finding {
     const CHECK: &str = "library";
-    let mut preloads = env::var("LD_PRELOAD").unwrap_or_default();
+    let variable = env::var("LD_PRELOAD").unwrap_or_default();
     // The hook of gct-device-plugin writes it.
-    let of_loader = fs::read_to_string(system.root.join("etc/ld.so.preload"));
-    preloads.push('\n');
-    preloads.push_str(&of_loader.unwrap_or_default());
-    let named = preloads
-        .split([':', ' ', '\t', '\n'])
-        .find(|path| path.rsplit('/').next() == Some(LIBRARY));
-    match named {
+    let file = fs::read(system.root.join("etc/ld.so.preload")).unwrap_or_default();
+    let of_file = preloads(&file).filter_map(|path| std::str::from_utf8(path).ok());
+    let mut named = variable.split([':', ' ']).chain(of_file);
+    match named.find(|path| path.rsplit('/').next() == Some(LIBRARY)) {
         Some(path) if system.root.join(path.trim_start_matches('/')).exists() => {
             Finding::ok(CHECK, format!("Programs have {path}."))
         }
