@@ -86,12 +86,16 @@ pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Offered {
     found
 }
 
-/// Takes from a GPU's offers those that it cannot keep when all slots are taken.
+/// Takes from a GPU's offers those that it cannot keep when all slots are taken. What it no longer
+/// offers takes no memory of it.
 fn withdraw(gpu: &Gpu, profiles: &[Profile], found: &mut Offered) {
-    let offers = &found.offers;
-    let on = |profile: &&Profile| offers[&profile.name].contains(&gpu.index);
-    let on: Vec<&Profile> = profiles.iter().filter(on).collect();
-    for (promise, mistake) in [tpcs(gpu, &on), memory(gpu, &on)].into_iter().flatten() {
+    for check in [tpcs, memory] {
+        let offers = &found.offers;
+        let on = |profile: &&Profile| offers[&profile.name].contains(&gpu.index);
+        let on: Vec<&Profile> = profiles.iter().filter(on).collect();
+        let Some((promise, mistake)) = check(gpu, &on) else {
+            continue;
+        };
         found.mistakes.push(mistake);
         for profile in on.iter().filter(|profile| promise(profile) > 0) {
             let gpus = found.offers.get_mut(&profile.name);
@@ -271,6 +275,18 @@ mod tests {
         assert!(found.mistakes[0].contains("GPU 0 are 80 TPCs"), "{found:?}");
         let on = ["a", "b", "c"].map(|name| found.offers[name].clone());
         assert_eq!(on, [vec![0, 1], vec![1], vec![]]);
+    }
+
+    #[test]
+    fn what_quotas_have_withdrawn_takes_no_memory() {
+        let text = "[profile.a]\nslots=4\ngmem.limit='10G'\n\
+                    [profile.b]\nslots=2\ntpc.quota=40\ngmem.limit='30G'\n";
+        let found = offers(&profiles::parse(text).unwrap(), &[gpu(0)]);
+        assert_eq!(found.mistakes.len(), 1, "{found:?}");
+        assert_eq!(
+            (&found.offers["a"], &found.offers["b"]),
+            (&vec![0], &vec![])
+        );
     }
 
     #[test]
