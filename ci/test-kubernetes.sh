@@ -12,6 +12,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/versions.sh"
 . "$(dirname "$0")/machine.sh"
+. "$(dirname "$0")/chroot.sh"
 
 JOB=kubernetes
 
@@ -58,7 +59,7 @@ root_script() {
 		done
 		mount --rbind /sys root/sys
 		mount --rbind /dev root/dev
-		mkdir root/gct/{programs,bin,tests,logs,deploy,older}
+		mkdir root/gct/{programs,bin,tests,logs,deploy,chroot}
 		touch root/gct/guide.md
 		mount --bind "$(readlink -f "$node/bin")" root/gct/bin
 		mount --bind "$node/programs" root/gct/programs
@@ -66,7 +67,11 @@ root_script() {
 		mount --bind "$ROOT/deploy" root/gct/deploy
 		mount --bind "$ROOT/gctgroup-docs/guide.md" root/gct/guide.md
 		mount --bind "$1" root/gct/logs
-		[ ! -e "$BUILD/chroot/older/" ] || mount --bind "$BUILD/chroot/older/" root/gct/older
+		for image in older clean ${GUIDE_RELEASES[*]/#/guide-}; do
+			[ -e "$BUILD/chroot/\$image" ] || continue
+			mkdir "root/gct/chroot/\$image"
+			mount --bind "$BUILD/chroot/\$image/" "root/gct/chroot/\$image"
+		done
 		cd root
 	ROOT
 }

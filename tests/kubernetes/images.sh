@@ -106,11 +106,22 @@ in_podman run --rm --network none --cgroup-parent "/$CGROUP/podman" --device gct
 	--device gctgroup.dev/spread=gpu2 --rootfs /images/plain:O sh -c 'cd /dev; echo nvidia[0-9]' >/tmp/nodes
 try "shares of two GPUs have both nodes" is "$(cat /tmp/nodes)" "nvidia1 nvidia2"
 
-# Debian 11, if the setup could have it. It has the loader of musl, which is Alpine's.
-if [ -e /gct/older/bin/cat ]; then
-	mkdir /images/older
-	mount --bind /gct/older /images/older
-	try "a program of Debian 11 has the library" loads older "" cat $LIBRARY
+# The Debians that the setup could have. What plays a tenant needs the glibc of Debian 12.
+limited() {
+	is "$(in_image "$1" "-v /gct/programs/tenant:/tenant" /tenant --exit 512 600)" \
+		$'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
+}
+for root in /gct/chroot/*; do
+	name=${root##*/}
+	release=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")
+	mkdir "/images/$name"
+	mount --bind "$root" "/images/$name"
+	try "a program of $release has the library" loads "$name" "" cat $LIBRARY
+	try "and sees its GPU alone" sees "$name" "" 'cd /dev; echo nvidia[0-9]' nvidia0
+	[ "$name" = older ] || try "and has the limits of its profile" limited "$name"
+done
+# Debian 11 has the loader of musl, which is Alpine's.
+if [ -e /images/older ]; then
 	started() {
 		is "$(in_image older "-v /gct/programs/musl-program:/bin/musl-program" musl-program)" started
 	}
