@@ -4,7 +4,8 @@
 # Usage: install.sh install|uninstall
 #
 # Installs the user-space mode, its manual pages, completions and systemd units, or removes what
-# this script installs. Settings come from the environment:
+# this script installs. On this machine it also makes gctd's user, which stays. Settings come from
+# the environment:
 #
 #   PREFIX     where to (default: /usr/local)
 #   DESTDIR    root of the file system to install into (default: this machine's)
@@ -64,7 +65,8 @@ done
 for unit in gctgroup-groups gctgroup-selftest; do
 	put_text 644 "$ROOT/packaging/systemd/$unit.service" "$UNITDIR/$unit.service"
 done
-put 644 "$ROOT/packaging/systemd/sysusers" "$PREFIX/lib/sysusers.d/gctgroup-tools.conf"
+sysusers=$PREFIX/lib/sysusers.d/gctgroup-tools.conf
+put 644 "$ROOT/packaging/systemd/sysusers" "$sysusers"
 for hook in prolog epilog task-prolog; do
 	put_text 755 "$ROOT/packaging/slurm/$hook" "$library/slurm/$hook"
 done
@@ -98,7 +100,11 @@ for shell in bash:share/bash-completion/completions/gctctl zsh:share/zsh/vendor-
 	put 644 "$scratch/completions" "$PREFIX/${shell#*:}"
 done
 
-[ "$action" = install ] ||
+if [ "$action" = uninstall ]; then
 	for folder in "$library/slurm" "$library" "$examples" "$(dirname "$examples")"; do
 		rmdir "$DESTDIR$folder" 2>/dev/null || true
 	done
+elif [ -z "$DESTDIR" ]; then
+	# At boot systemd looks for such files in its own folders alone.
+	systemd-sysusers "$sysusers" || note "gctd has no user yet: run systemd-sysusers $sysusers as root"
+fi

@@ -90,6 +90,12 @@ installs_without_packages() {
 	rm -r "$root"
 }
 
+# Below a prefix where systemd does not look gctd has its user, too.
+installs_user() {
+	in_chroot clean "$made" "GCT_CACHE=/tmp PROGRAMS=/gct/programs PREFIX=/opt/gct '$ROOT/ci/install.sh' install &&
+		id -nG _gctd | grep -w video" "$ROOT"
+}
+
 # The components of the document are those of Cargo.lock, with their checksums.
 sbom_is_complete() {
 	local json=$made/source/sbom.spdx.json name
@@ -164,6 +170,7 @@ check $job "systemd takes the units, and they may do little" units_are_hardened
 check $job "systemd takes the drop-ins of the examples" drop_ins_are_taken
 check $job "the list of components is complete" sbom_is_complete
 check $job "make install and make uninstall, elsewhere" installs_without_packages
+check $job "make install makes gctd's user" installs_user
 run_script clean "$ROOT/tests/packages/tools.sh"
 cp "$ROOT/gctgroup-docs/guide.md" "$made"
 run_script clean "$ROOT/tests/packages/guide.sh"
