@@ -8,6 +8,8 @@ use crate::recorded::{disabled, launches, masks};
 use fakegpu_record::{Event, Recorder};
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
 use std::collections::BTreeSet;
+use std::ffi::{c_ulong, CStr};
+use std::sync::OnceLock;
 
 pub(crate) const TESTS: &[Test] = &[
     ("mps.steps", without_limits),
@@ -17,11 +19,31 @@ pub(crate) const TESTS: &[Test] = &[
     ("mps.server_dies", server_dies),
 ];
 
+/// Mounts where the daemon has its pipes what gct-device-plugin mounts there.
+fn mount_pipe() -> Result<(), String> {
+    const AT: &CStr = c"/tmp/nvidia-mps";
+    const NOSYMFOLLOW: c_ulong = 256;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | NOSYMFOLLOW;
+    let data = c"size=4m,nr_inodes=4096,mode=0755".as_ptr().cast();
+    let tmpfs = c"tmpfs".as_ptr();
+    // SAFETY: all pointers are C strings.
+    let mounted = unsafe {
+        libc::mkdir(AT.as_ptr(), 0o755);
+        libc::mount(tmpfs, AT.as_ptr(), tmpfs, flags, data)
+    };
+    match mounted {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().to_string()),
+    }
+}
+
 /// The daemon, which starts a server with its first client. Both end on drop.
 struct Daemon;
 
 impl Daemon {
     fn start() -> Result<Self, Stop> {
+        static PIPE: OnceLock<Result<(), String>> = OnceLock::new();
+        PIPE.get_or_init(mount_pipe).clone().map_err(failed)?;
         run("CUDA_MPS_LOG_DIRECTORY=/tmp/mps nvidia-cuda-mps-control -d")?;
         let daemon = Self;
         until("the daemon of MPS answers", || {
