@@ -15,7 +15,6 @@ mod rewriting;
 mod sources;
 mod splits;
 mod transfers;
-mod unroll;
 
 use super::selftest;
 

@@ -14,7 +14,6 @@ use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::owned::{KERNELS_MAX, LAWS_MAX, NODES_MAX};
 use gct_core::policy::share::Rival;
 use gct_core::policy::tpc::{Neighbour, Rank};
-use gct_core::submit::qmd::v04_00;
 use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
@@ -58,7 +57,6 @@ impl Limited {
             numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
         };
         let mut governor = Governor::new(terms.limits, kernels, nodes, laws);
-        governor.keep_descriptors(KVVec::from_elem([0; v04_00::WORDS], NODES_MAX, flags)?);
         governor.set_gpu(terms.topology);
         governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
         let proc = terms.proc;

@@ -5,6 +5,7 @@
 use super::{Memory, Node, Replay};
 use crate::submit::limits::GRAPH_NODES_MAX;
 use crate::units::Sat;
+use core::num::Wrapping;
 
 /// A walk over the nodes that the replays of one segment run. It shows each node once, so that a
 /// segment with many replays of a large graph costs no more than one.
@@ -22,8 +23,9 @@ pub(super) struct Walk {
 impl Memory<'_> {
     /// Begins a walk.
     pub(super) fn walk(&mut self) -> Walk {
+        *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
         Walk {
-            mark: self.tick(),
+            mark: *self.replay,
             visits: Sat(0),
             is_partial: false,
         }
