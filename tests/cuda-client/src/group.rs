@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Where debugfs shows the tree of the patched driver. With the stock driver there is gctd's.
 const ROOT: &str = "/sys/kernel/debug/gctgroup";
-/// How long anything may take, under emulation beside other work, on the debug kernel, too.
+/// How long anything may take, under emulation beside other work, and on the debug kernel.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Returns whether the driver is the patched one.
