@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_secs(3600);
 
 const OF_CGROUP: usize = 4;
 const ALL: usize = 64;
+/// The depth at which a cgroup and all below have no more lines than a cgroup alone.
+const DEEPEST: usize = (ALL / OF_CGROUP).ilog2() as usize;
 
 /// What to log of a greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +70,12 @@ impl Strangers {
             cgroups.filter(|cgroup| is_counted(cgroup)).count()
         };
         let ends = (1..=cgroup.len()).filter(|end| matches!(cgroup.get(*end), None | Some(b'/')));
-        let mut around = ends.map(|end| &cgroup[..end]).zip(1u32..);
+        // What holds there holds further below, however deep a cgroup is.
+        let mut around = ends.map(|end| &cgroup[..end]).zip(1..=DEEPEST);
+        let within = |above| lines(&|other| is_within(other, above));
         cgroup.is_empty()
             || lines(&|other| other == cgroup) < OF_CGROUP
-                && around.all(|(above, depth)| {
-                    let most = ALL.checked_shr(depth).unwrap_or(0).max(OF_CGROUP);
-                    lines(&|other| is_within(other, above)) < most
-                })
+                && around.all(|(above, depth)| within(above) < ALL >> depth)
     }
 }
 
