@@ -326,11 +326,14 @@ impl Release {
     /// Returns the size of a structure that had `size` bytes before the release added members at
     /// its end.
     pub(crate) fn size_of(self, name: &str, size: usize) -> usize {
-        match (self, name) {
-            (Self::R580 | Self::R595, "NV_VASPACE_ALLOCATION_PARAMETERS") => 56,
-            (Self::R580 | Self::R595, "NV_CHANNEL_ALLOC_PARAMS") => 368,
-            (Self::R580 | Self::R595, "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS") => 3,
-            (Self::R580 | Self::R595, "NV2080_CTRL_FB_GET_INFO_V2_PARAMS") => 1028,
+        if self < Self::R580 {
+            return size;
+        }
+        match name {
+            "NV_VASPACE_ALLOCATION_PARAMETERS" => 56,
+            "NV_CHANNEL_ALLOC_PARAMS" => 368,
+            "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS" => 3,
+            "NV2080_CTRL_FB_GET_INFO_V2_PARAMS" => 1028,
             _ => size,
         }
     }
