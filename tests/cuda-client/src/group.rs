@@ -149,7 +149,10 @@ impl Group {
         let name = self.0;
         match patched() {
             true => format!("echo $$ >{ROOT}/{name}/group.procs && exec {program}"),
-            false => format!("exec gctctl --user run --group {name} -- {program}"),
+            // As the patched driver does, it shows the program all SMs.
+            false => {
+                format!("GCTGROUP_SM_COUNT=all exec gctctl --user run --group {name} -- {program}")
+            }
         }
     }
 

@@ -7,9 +7,10 @@ use crate::limits::ALL;
 use crate::recorded::{disabled, launches, masks};
 use fakegpu_record::{Event, Recorder};
 use gct_ktap::{failed, holds, same, Outcome, Stop, Test};
+use rustix::mount::{mount, MountFlags};
 use std::collections::BTreeSet;
-use std::ffi::{c_ulong, CStr};
-use std::sync::OnceLock;
+use std::sync::Once;
+use std::{fs, io};
 
 pub(crate) const TESTS: &[Test] = &[
     ("mps.steps", without_limits),
@@ -20,21 +21,13 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Mounts where the daemon has its pipes what gct-device-plugin mounts there.
-fn mount_pipe() -> Result<(), String> {
-    const AT: &CStr = c"/tmp/nvidia-mps";
-    const NOSYMFOLLOW: c_ulong = 256;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | NOSYMFOLLOW;
-    let data = c"size=4m,nr_inodes=4096,mode=0755".as_ptr().cast();
-    let tmpfs = c"tmpfs".as_ptr();
-    // SAFETY: all pointers are C strings.
-    let mounted = unsafe {
-        libc::mkdir(AT.as_ptr(), 0o755);
-        libc::mount(tmpfs, AT.as_ptr(), tmpfs, flags, data)
-    };
-    match mounted {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error().to_string()),
-    }
+fn mount_pipe() -> io::Result<()> {
+    const AT: &str = "/tmp/nvidia-mps";
+    let flags =
+        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOSYMFOLLOW;
+    fs::create_dir_all(AT)?;
+    let size = c"mode=0755,size=4m,nr_inodes=4096";
+    Ok(mount("tmpfs", AT, "tmpfs", flags, size)?)
 }
 
 /// The daemon, which starts a server with its first client. Both end on drop.
@@ -42,8 +35,10 @@ struct Daemon;
 
 impl Daemon {
     fn start() -> Result<Self, Stop> {
-        static PIPE: OnceLock<Result<(), String>> = OnceLock::new();
-        PIPE.get_or_init(mount_pipe).clone().map_err(failed)?;
+        static PIPE: Once = Once::new();
+        let mut mounted = Ok(());
+        PIPE.call_once(|| mounted = mount_pipe());
+        mounted?;
         run("CUDA_MPS_LOG_DIRECTORY=/tmp/mps nvidia-cuda-mps-control -d")?;
         let daemon = Self;
         until("the daemon of MPS answers", || {

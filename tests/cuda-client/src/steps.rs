@@ -84,7 +84,7 @@ fn device() -> Outcome {
         bytes >> 20
     );
     same("compute capability", major, 9)?;
-    holds("SMs", processors > 0)
+    same("SMs", processors, 132)
 }
 
 /// Makes the context that all steps share, once.
