@@ -246,13 +246,22 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
     let outcome = console.follow(Duration::from_secs(options.timeout), || {
         matches!(qemu.wait_for(Duration::ZERO), Ok(None))
     })?;
-    if outcome.timed_out || qemu.wait_for(POWER_OFF_LIMIT)?.is_none() {
+    let limit = if outcome.timed_out {
+        Duration::ZERO
+    } else {
+        POWER_OFF_LIMIT
+    };
+    let ended = qemu.wait_for(limit)?;
+    if ended.is_none() {
         qemu.kill();
     }
     let mut problems = problems(options, &outcome, gpus.stop());
     if outcome.status.is_none() {
+        let ended = ended.map_or("was killed here".into(), |status| status.to_string());
+        problems.push(format!("QEMU: {ended}"));
         let said = fs::read_to_string(&messages).unwrap_or_default();
         problems.extend(said.lines().map(|line| format!("QEMU said: {line}")));
+        problems.extend(outcome.last.iter().map(|line| format!("last: {line}")));
     }
     conclude(options, &outcome, &problems, start.elapsed())
 }
