@@ -27,14 +27,12 @@
 //! p comes for a use of the launch   if it is a repeated one whose cost was seen, and
 //!     in place of a guest           if gain(p) > price
 //!     in place of another piece     if gain(p) > price * 2: that one has to come back, too;
-//!                                   while there are fewer than BATCH guests, gain(p) > price
+//!                                   while there are fewer than GUESTS guests, gain(p) > price
 //! p and v change places for good    if sure(p) - total(v) > total(v) / 4 and price / STEPS,
 //!                                   where v has the least total of those that have rested
 //! ```
 //!
-//! While there is room, what the launch uses comes without an exchange. All moves wait until the GPU
-//! has nothing to do. So what the launches behind it use comes with what it uses ([`window`]), as if
-//! they were one launch.
+//! While there is room, what the launch uses comes without an exchange.
 //!
 //! What the launch uses stays. In a step that uses each piece once in turns, the guest leaves that
 //! was just used: what fits but for some guests stays, and the rest streams through these. Least
@@ -55,8 +53,8 @@ const UNKNOWN: Ns = Ns(1_000_000_000);
 const SLOWER: u64 = 24;
 /// Steps in which a change for good has to pay.
 const STEPS: u64 = 64;
-/// The most pieces that come in one stop of the program, and the least number of guests.
-pub const BATCH: usize = 16;
+/// The least number of guests.
+const GUESTS: usize = 4;
 /// Share of a new sample in a cost, as a divisor.
 const DECAY: u64 = 4;
 /// Share by which a cost fades with each use on the GPU, as a divisor. So one that was seen
@@ -181,19 +179,6 @@ fn mean(old: Option<Ns>, sample: Ns) -> Ns {
     old.map_or(sample, |old| old - old / DECAY + sample / DECAY)
 }
 
-/// Returns the uses of a launch and of those behind it in the step, so many that twice [`BATCH`] of
-/// them are remote: not all of these pay.
-pub fn window(launch: Range<usize>, pieces: &[Piece], uses: &[Use]) -> Range<usize> {
-    let is_remote = |u: &Use| pieces.get(u.piece).is_some_and(|piece| !piece.is_resident);
-    let ahead = counted(uses.iter()).skip(launch.start);
-    let remote = ahead.filter(|(_, u)| u.is_repeated && is_remote(u));
-    let end = remote
-        .map(|(at, _)| at)
-        .nth(BATCH * 2)
-        .unwrap_or(uses.len());
-    launch.start..end.max(launch.end)
-}
-
 /// Returns the next move before the launch whose uses have these indices, if any pays. `device`
 /// bytes of the GPU are free, and evictions may take `host` bytes of host memory. `next` is room
 /// for an entry for each piece.
@@ -226,7 +211,7 @@ pub fn before(
     };
     let guest = last(guests());
     let other = last(others());
-    let for_other = match guests().nth(BATCH.saturating_sub(1)) {
+    let for_other = match guests().nth(GUESTS.saturating_sub(1)) {
         None => price,
         Some(_) => price * 2,
     };

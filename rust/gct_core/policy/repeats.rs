@@ -39,7 +39,7 @@ const APART_MAX: u64 = 4;
 /// Launches between two marks while all that the step uses is on the GPU.
 const SELDOM: u64 = 16;
 /// Time of an exchange before one was made.
-const PRICE: Ns = Ns(700_000);
+const PRICE: Ns = Ns(2_000_000);
 /// Share of a new sample in it, as a divisor.
 const PRICE_DECAY: u64 = 16;
 /// Time without a launch after which rates decide again.

@@ -123,8 +123,6 @@ pub(super) struct Ahead {
     rests_until: Ns,
     /// When a launch asked last what it should wait for.
     asked: Ns,
-    /// Room on the GPU that moves have left.
-    left: Bytes,
     next: Vec<Next>,
     /// How often all uses of the step were looked at for moves.
     #[cfg(test)]
@@ -369,81 +367,41 @@ impl Memory {
         is_expected.then(|| step.uses_of(number))
     }
 
-    /// Returns the moves that the last launch, which is not made yet, should wait for.
-    pub(crate) fn before_launch(&mut self, now: Ns) -> Vec<Move> {
+    /// Returns the next move that the last launch, which is not made yet, should wait for.
+    pub(crate) fn before_launch(&mut self, now: Ns) -> Option<Move> {
         self.ahead.asked = now;
         if self.is_over() || now < self.ahead.rests_until {
-            return Vec::new();
+            return None;
         }
         self.relocate();
         if !self.has_remote_ahead() {
-            return Vec::new();
+            return None;
         }
-        let Some(launch) = self.expected().filter(|launch| self.decides(launch)) else {
-            return Vec::new();
-        };
+        let launch = self.expected().filter(|launch| self.decides(launch))?;
+        let step = self.ahead.step.as_mut()?;
+        let next = &mut self.ahead.next;
+        next.resize(self.pieces.len(), Next::default());
+        let free = super::minus(self.room, self.charged);
+        // Room that has just become free may be wanted again.
+        let device = Bytes(free.device).min(self.free.steady());
         #[cfg(test)]
         {
             self.ahead.decisions += 1;
         }
-        let moves = self.plan(launch, now);
-        if let (true, Some(step)) = (moves.is_empty(), &mut self.ahead.step) {
+        let times = (self.ahead.price.get(), now);
+        let made = prefetch::before(
+            launch,
+            &self.pieces,
+            &step.uses,
+            next,
+            (device, Bytes(free.host)),
+            times,
+        );
+        if made.is_none() {
             let number = self.ahead.number.wrapping_sub(1);
             step.again = repeats::again_after(number, step.names.len());
         }
-        moves
-    }
-
-    /// Plans the moves before the launch with these uses, if any pays for it, and before those
-    /// behind it.
-    fn plan(&mut self, launch: Range<usize>, now: Ns) -> Vec<Move> {
-        let free = super::minus(self.room, self.charged);
-        // Room that has just become free may be wanted again, but for what moves have left.
-        let mut device = Bytes(free.device).min(self.free.steady().max(self.ahead.left));
-        let mut host = Bytes(free.host);
-        let Some(step) = &self.ahead.step else {
-            return Vec::new();
-        };
-        let mut pieces = self.pieces.clone();
-        let next = &mut self.ahead.next;
-        next.resize(pieces.len(), Next::default());
-        let window = prefetch::window(launch.clone(), &pieces, &step.uses);
-        let (mut moves, mut moved) = (Vec::new(), BTreeSet::new());
-        let mut uses = launch;
-        while moves.len() < prefetch::BATCH {
-            let room = (device, host);
-            let times = (self.ahead.price.get(), now);
-            let Some(made) = prefetch::before(uses, &pieces, &step.uses, next, room, times) else {
-                break;
-            };
-            // What has changed its place stays there.
-            let again = |at: Option<usize>| at.is_some_and(|at| moved.contains(&at));
-            if again(made.leaves()) || again(made.comes()) {
-                break;
-            }
-            moved.extend(made.leaves().into_iter().chain(made.comes()));
-            let made = match made {
-                Move::Exchange { evict, promote }
-                    if pieces[promote].bytes > device + pieces[evict].bytes =>
-                {
-                    Move::Evict(evict)
-                }
-                other => other,
-            };
-            if let Some(evict) = made.leaves() {
-                host = host - pieces[evict].takes();
-                device = device + pieces[evict].bytes;
-                pieces[evict].moved(false, now);
-            }
-            if let Some(promote) = made.comes() {
-                device = device - pieces[promote].bytes;
-                pieces[promote].moved(true, now);
-            }
-            moves.push(made);
-            uses = window.clone();
-        }
-        self.ahead.left = device;
-        moves
+        made
     }
 
     /// Records that the last launch is made now.
@@ -460,7 +418,6 @@ impl Memory {
 
     /// Moves nothing before launches for a while.
     pub(crate) fn rest(&mut self, now: Ns) {
-        self.ahead.left = Bytes(0);
         self.ahead.rests_until = repeats::rests_until(now);
     }
 }
