@@ -37,28 +37,36 @@ pub(super) struct Limited {
 struct Counted {
     /// Whether its channels from before its limits are to be shadowed.
     shadows: bool,
-    governor: Governor,
+    governor: KBox<Governor>,
     launches: Launches,
     time: GpuTime,
+}
+
+/// Creates the governor of a process under its limits of now. It is large, so it is built in a
+/// frame of its own, and never moved on a stack.
+#[inline(never)]
+fn governor(terms: &Terms) -> Result<KBox<Governor>, Refused> {
+    let flags = GFP_KERNEL_ACCOUNT;
+    let kernels = KVVec::from_elem(None, KERNELS_MAX, flags)?;
+    let nodes = KVVec::from_elem(None, NODES_MAX, flags)?;
+    let laws = KVVec::from_elem(None, LAWS_MAX, flags)?;
+    let seats = Seats {
+        neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
+        slots: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
+        rivals: KVVec::from_elem(Rival::default(), MEMBERS_MAX, flags)?,
+        numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
+    };
+    let mut governor = KBox::new(Governor::new(terms.limits, kernels, nodes, laws), flags)?;
+    governor.set_gpu(terms.topology);
+    governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
+    Ok(governor)
 }
 
 impl Limited {
     /// Creates the state of a process under its limits of now.
     #[inline(never)]
     pub(super) fn new(gpu: u32, terms: &Terms) -> Result<Arc<Self>, Refused> {
-        let flags = GFP_KERNEL_ACCOUNT;
-        let kernels = KVVec::from_elem(None, KERNELS_MAX, flags)?;
-        let nodes = KVVec::from_elem(None, NODES_MAX, flags)?;
-        let laws = KVVec::from_elem(None, LAWS_MAX, flags)?;
-        let seats = Seats {
-            neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
-            slots: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
-            rivals: KVVec::from_elem(Rival::default(), MEMBERS_MAX, flags)?,
-            numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
-        };
-        let mut governor = Governor::new(terms.limits, kernels, nodes, laws);
-        governor.set_gpu(terms.topology);
-        governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
+        let governor = governor(terms)?;
         let proc = terms.proc;
         let limited = Arc::pin_init(
             pin_init!(Self {
@@ -71,7 +79,7 @@ impl Limited {
                     time: GpuTime::ZERO,
                 }, "gct::limited"),
             }),
-            flags,
+            GFP_KERNEL_ACCOUNT,
         );
         limited.map_err(|_| Refused)
     }
