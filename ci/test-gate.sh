@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Looks at the objects that Kbuild made: nothing in the core can panic, use
-# floating point or divide 128 bits, and the glue calls nothing that is not on
-# its list. At the C interface: it stands alone, and Rust sees what C says. And at
-# the mutations: they apply.
+# floating point or divide 128 bits, no function takes half of the kernel's
+# stack, and the glue calls nothing that is not on its list. At the C interface:
+# it stands alone, and Rust sees what C says. And at the mutations: they apply.
 . "$(dirname "$0")/lib.sh"
 . "$BUILD/env.sh"
 
@@ -36,6 +36,34 @@ gate_can_fail() {
 	local status=$?
 	rm -rf "$scratch"
 	return $status
+}
+
+# A stack of the kernel has 16384 bytes, and an ioctl of the driver takes half of them before it
+# calls the glue.
+FRAME_MAX=7168
+
+# frames LEAST OBJECT: prints the functions whose frames have more than so many bytes.
+frames() {
+	local function size
+	objdump -d --no-show-raw-insn "$2" |
+		sed -nE 's/^[0-9a-f]+ <(.*)>:$/\1/p; s/.*[[:space:]]sub +\$(0x[0-9a-f]{3,6}),%rsp$/= \1/p' |
+		while read -r first size; do
+			[ "$first" = = ] || { function=$first; continue; }
+			[ $((size)) -le "$1" ] || printf '%s: %d bytes\n' "$function" $((size))
+		done | grep -v selftest | c++filt
+}
+
+frames_are_small() {
+	local object large
+	for object in "$@"; do
+		# A look that finds nothing would find nothing wrong.
+		[ -n "$(frames 512 "$object")" ] || return
+		large=$(frames $FRAME_MAX "$object") || true
+		[ -z "$large" ] || {
+			printf 'of a stack of 16384 bytes:\n%s\n' "$large"
+			return 1
+		}
+	done
 }
 
 # Undefined symbols of an object by their plain names; hashes change with the
@@ -79,6 +107,8 @@ GCT_STOCK='' GCT_KUNIT='' KDIR=$BUILD/linux/lean NV_VERSION=$VERSION "$ROOT/ci/k
 check $JOB "the core cannot panic, nor use floats or 128-bit helpers" \
 	core_is_clean "$objects/gct_core/gct_core.o"
 check $JOB "an object that could panic is refused" gate_can_fail
+check $JOB "no frame takes half of the kernel's stack" \
+	frames_are_small "$objects"/{gct_core/gct_core,gct_kernel/gct_kernel}.o
 check $JOB "the glue calls only what is on its list" \
 	glue_is_listed "$objects/gct_kernel/gct_kernel.o"
 check $JOB "gct.h stands alone for gcc" header_stands_alone gcc
