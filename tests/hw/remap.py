@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Measures memory of cuMemCreate that is mapped at one address from the GPU's memory and from the
-# host's in turns: what mapping costs, alone and beside running kernels, whether it waits for them or
-# slows them, and how fast kernels and copies reach the host's.
+# host's in turns: what mapping costs, alone, beside running kernels and beside copies, whether it
+# waits for them or slows them, what memory costs to take, and how fast kernels and copies reach the
+# host's.
 #
 #     usage: tests/hw/remap.py        # needs PyTorch
 import ctypes
@@ -99,6 +100,31 @@ def mapping(matrix):
             call("cuMemRelease", handle)
 
 
+def pieces():
+    """What memory of each size costs to take, to map alone and beside copies of as much, and to give back."""
+    print("| MiB | of the | create, us | map, us | access, us | the same beside copies | unmap, us | release, us |")
+    print("|---|---|---|---|---|---|---|---|")
+    for mib in (2, 16, 32, 64):
+        size = mib * MIB
+        at, other, source = reserve(size), reserve(size), reserve(size)
+        place(other, size, create(size, HOST))
+        place(source, size, create(size, DEVICE))
+        for name, where in (("GPU", DEVICE), ("host", HOST)):
+            rows = []
+            for _ in range(12):
+                handles = []
+                took = [timed(lambda: handles.append(create(size, where)))]
+                took += place(at, size, handles[0])
+                gone = unmap(at, size)
+                for _ in range(8):
+                    call("cuMemcpyDtoDAsync_v2", other, source, ctypes.c_size_t(size), None)
+                took.append(place(at, size, handles[0])[1])
+                torch.cuda.synchronize()
+                unmap(at, size)
+                rows.append((*took, gone, timed(lambda: call("cuMemRelease", handles[0]))))
+            print(f"| {mib} | {name} | {' | '.join(spread(column) for column in zip(*rows))} |", flush=True)
+
+
 def slowing(matrix):
     """Matrix products a second, alone and beside a thread that does nothing but map."""
     size, at, ended, remaps = 16 * MIB, reserve(16 * MIB), threading.Event(), 0
@@ -177,6 +203,7 @@ def main():
     multiply(matrix, 20)
     torch.cuda.synchronize()
     mapping(matrix)
+    pieces()
     slowing(matrix)
     host_memory()
 
