@@ -43,7 +43,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 (admission, Some(Ns(0)))
             }
             Next::Atoms(atoms) if atoms.is_paced() => {
-                let time = pace::atom_holds(in_flight, &atoms.split, atoms.submission.predicted);
+                let time = pace::atom_holds(in_flight, &atoms.split, atoms.predicted);
                 // Without peers the neighbours are unknown.
                 let (peers, rank) = (self.peers.as_mut(), self.limits.rank);
                 let alone = || {
@@ -55,7 +55,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 (in_flight.admission(admits, over), Some(time))
             }
             Next::Atoms(atoms) => {
-                let time = pace::unknown_is_long(atoms.submission.predicted);
+                let time = pace::unknown_is_long(atoms.predicted);
                 (Admission::InTurn, Some(time))
             }
         };

@@ -204,11 +204,8 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             return 0;
         }
         let (mut count, mut rung) = (Sat(0u32), Sat(0u32));
-        while round.turn > 0 && round.words > 0 && self.process_next(rings, governor, round, target)
+        while round.turn > 0 && round.words > 0 && self.publish_next(rings, governor, round, target)
         {
-            if !self.real.make_room(rings, 1) || !self.push(rings, governor, round) {
-                break;
-            }
             count += 1;
             let is_last = u32::from(self.waiting.is_none());
             round.turn = round.turn.saturating_sub(is_last);
@@ -237,6 +234,23 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             self.refresh_get(rings);
         }
         count.0
+    }
+
+    /// Publishes the next entry. Returns false if there is none, or if it must keep waiting.
+    ///
+    /// It is no part of the loop around it, which most turns pass once: the compiler would do work
+    /// before the loop for further entries.
+    #[inline(never)]
+    fn publish_next<W: Words<View = V>, P: Peers>(
+        &mut self,
+        rings: &impl Rings,
+        governor: &mut Governor<S, P>,
+        round: &mut Round<'_, S, W>,
+        target: u32,
+    ) -> bool {
+        self.process_next(rings, governor, round, target)
+            && self.real.make_room(rings, 1)
+            && self.push(rings, governor, round)
     }
 
     /// Updates the queue: removes submissions that have ended, and counts a stall.

@@ -34,7 +34,7 @@ use crate::submit::qmd::{v04_00, Version};
 use crate::submit::rewrite::{self, Cut, Order, Output, Placement};
 use crate::submit::stats::{add, Counters};
 use crate::submit::tracker::QmdCall;
-use crate::units::{Sat, Va};
+use crate::units::{Ns, Sat, Va};
 use core::num::Wrapping;
 
 /// The most atoms of one launch. They and their join must fit into a frame.
@@ -95,11 +95,12 @@ pub struct Atoms<V> {
     /// The first atoms, which are known to have ended.
     ended: u32,
     done: DoneWords,
-    launch: Submission<V>,
     /// The TPCs that hold all of its blocks at once; 0 if no number does.
     pub resident: u32,
-    /// The submission that each atom is.
-    pub submission: Submission<V>,
+    /// The submission that each release is, with the fence of the launch.
+    submission: Submission<V>,
+    /// The predicted duration of an atom.
+    pub predicted: Ns,
     /// The pace at which atoms are released.
     pub split: Split,
 }
@@ -195,22 +196,28 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             false => slots.checked_sub(1)?,
         };
         let part = u64::from(count.max(1));
+        let predicted = self.launch.predicted / part;
+        // Without a pace all atoms are one release.
+        let submission = match self.split.in_flight {
+            0 => self.launch,
+            _ => Submission {
+                blocks: self.launch.blocks.checked_div(part).unwrap_or(0),
+                predicted,
+                ..self.launch
+            },
+        };
         scratch
             .hold(memory, &frame, self.launch.fence, self.rest)
-            .then(|| Atoms {
+            .then_some(Atoms {
                 segment,
                 frame,
                 count,
                 next: 0,
                 ended: 0,
                 done,
-                launch: self.launch,
                 resident: self.resident,
-                submission: Submission {
-                    blocks: self.launch.blocks.checked_div(part).unwrap_or(0),
-                    predicted: self.launch.predicted / part,
-                    ..self.launch
-                },
+                submission,
+                predicted,
                 split: self.split,
             })
     }
@@ -334,11 +341,8 @@ impl<V: Copy + 'static> Atoms<V> {
     /// Returns the submission of the last release.
     fn released(&self) -> Submission<V> {
         let atom = (Wrapping(self.next) - Wrapping(1)).0;
-        if !self.is_paced() {
-            return self.launch;
-        }
-        let fence = match self.has_effects(atom) {
-            true => self.launch.fence,
+        let fence = match !self.is_paced() || self.has_effects(atom) {
+            true => self.submission.fence,
             false => self.end_of(atom),
         };
         Submission {
