@@ -24,11 +24,13 @@
 //!                   last launch predicted to be too long, or a number of atoms ordered:
 //!                       write it, split, into a frame                       -> atoms
 //!                   copies predicted to be too long: take a frame         -> pieces
+//!                   a graph under a strict limit: list its launches       -> launches
 //!                   else                                                    -> one entry, sealed
 //!         admit:    no neighbour must run first, the work in flight leaves room, and the
 //!                   tenant's share is not used up; under a share, the first acquire of its
 //!                   segment is reached, too; else stop
 //!         release:  atoms: write the QMDs of the next one with the mask of now
+//!                   launches: write the next one to a slot with the mask of now
 //!                   copies: write the words of the next piece
 //!                   seal:  mask the launches, in place or in slots; a graph's replay with other
 //!                          masks gets a frame; write the copy
@@ -57,6 +59,7 @@
 //! | [`governor::KERNELS_MAX`] kernels and places of a tenant | the oldest are forgotten |
 //! | [`LAWS_MAX`] kernels and graphs with a size | the oldest are learnt anew |
 //! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, `graph-memory-full` |
+//! | [`replays::STEPS_MAX`] launches of graphs in a segment, if they are listed | it is refused |
 //! | [`roster::MEMBERS_MAX`] tenants that others see | further ones yield to these |
 //!
 //! All of these are lengths of storage, and a backend may choose smaller ones. Times are in
@@ -77,6 +80,7 @@
 //! | [`split`] | a launch that is split into atoms, in a frame |
 //! | [`scratch`] | frames |
 //! | [`whole`] | slots of masked launches that stay whole |
+//! | [`replays`] | launches of CUDA graphs, one by one |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | [`transfers`] | copies by a copy engine, whole or in pieces |
 //! | [`leave`] | the end of a lane whose channel goes back to its tenant |
@@ -100,6 +104,7 @@ pub mod leave;
 pub mod limits;
 mod queue;
 mod real;
+pub mod replays;
 pub mod ring;
 pub mod roster;
 pub mod scratch;

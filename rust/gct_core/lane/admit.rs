@@ -26,6 +26,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let resident = match next {
             Next::Whole { seal, .. } => seal.as_ref().map_or(0, |seal| seal.resident),
             Next::Atoms(atoms) => atoms.resident,
+            Next::List(list) => self.resident_of(list, stream),
             Next::Transfers(_) => 0,
         };
         let (admission, holds) = match next {
@@ -35,6 +36,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 let predicted = submission.as_ref().map(|submission| submission.predicted);
                 let admission = self.admits_whole(in_flight, predicted, over);
                 (admission, seal.as_ref().map(|seal| seal.holds))
+            }
+            Next::List(list) => {
+                let predicted = self.predict_next(list, stream);
+                let tracked = predicted.filter(|_| self.tracks_ends());
+                let admission = self.admits_whole(in_flight, tracked, over);
+                (admission, predicted.map(pace::unknown_is_long))
             }
             Next::Transfers(transfers) => {
                 let predicted = transfers.predicted(stream, self.target());
@@ -161,6 +168,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     true,
                 )
             }
+            Next::List(list) => self.release_listed(stream, list, round),
             Next::Transfers(transfers) => {
                 let target = self.target();
                 transfers.release(stream, target, round.memory)

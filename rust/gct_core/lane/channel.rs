@@ -111,12 +111,13 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         governor.sync(&mut self.told, self.in_flight.totals(), true);
     }
 
-    /// Returns whether atoms of a launch or pieces of copies wait for their release.
+    /// Returns whether atoms of a launch, pieces of copies or launches of a list wait for their release.
     pub fn is_split(&self) -> bool {
         match &self.waiting {
             Some(Next::Atoms(_)) => true,
             Some(Next::Transfers(transfers)) => transfers.is_cut(),
-            _ => false,
+            Some(Next::List(list)) => list.is_split(),
+            Some(Next::Whole { .. }) | None => false,
         }
     }
 
@@ -381,6 +382,33 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         }
     }
 
+    /// Prepares the next entry if it is of a list of launches. Returns false if it must keep waiting.
+    #[cold]
+    #[inline(never)]
+    fn prepare_list<W: Words<View = V>, P: Peers>(
+        &mut self,
+        governor: &mut Governor<S, P>,
+        round: &mut Round<'_, S, W>,
+    ) -> bool {
+        let Some(Next::List(list)) = &mut self.waiting else {
+            return false;
+        };
+        let listed = governor.list_again(list, &mut self.stream, round);
+        if governor.take_refused() {
+            self.refuse(governor);
+            return false;
+        }
+        if listed.is_some() {
+            self.waiting = listed;
+        }
+        match &self.waiting {
+            Some(Next::List(list)) => {
+                list.is_ready(&self.stream, round.slots.as_deref_mut(), round.memory)
+            }
+            _ => true,
+        }
+    }
+
     /// Publishes the next entry of the waiting work. Returns false if it must keep waiting.
     fn push<W: Words<View = V>, P: Peers>(
         &mut self,
@@ -399,10 +427,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             self.real.read_get(rings);
             (self.real.pushed_count() - self.real.fetched_count()).0 <= most
         });
-        if !(is_fetched && waiting.is_ready(round.memory)) {
+        let is_ready = is_fetched && waiting.is_ready(round.memory);
+        if !(is_ready || self.prepare_list(governor, round)) {
             governor.wait_for_atoms();
             return false;
         }
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
         if self.in_flight.totals().count == 0 && self.stream.acquires(round.memory, round.now) {
             return false;
         }
@@ -413,7 +445,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         };
         let base = match waiting {
             Next::Whole { base, .. } => *base,
-            Next::Atoms(_) => Some(0),
+            Next::Atoms(_) | Next::List(_) => Some(0),
             Next::Transfers(transfers) => transfers.base,
         };
         // The GPU passes it with the first piece. The program may set the word back then.

@@ -20,6 +20,7 @@ use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
 use crate::policy::tpc::{self, Fit, Neighbour, Rank, Tenant, Together};
 use crate::submit::graph::Node;
+use crate::submit::join::Qmd;
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::precedence::Precedence;
 use crate::submit::stats::{add, Counters};
@@ -154,6 +155,12 @@ pub struct Governor<S: Storage, P> {
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
     pub(super) nodes: S::Slots<Option<Node>>,
     pub(super) knows_nodes: bool,
+    /// The words of the first of them, if the launches of their replays can be listed; and whether
+    /// some were taken from the scheduler.
+    pub(super) descriptors: Option<S::Slots<Qmd>>,
+    pub(super) silences: bool,
+    /// The address space of the graphs whose launches are listed.
+    pub(super) space: Option<u64>,
     pub(super) replays: u32,
     /// The number of launches that were split, modulo 2^32.
     pub(super) splits: u32,
@@ -212,6 +219,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             measured: None,
             nodes,
             knows_nodes: false,
+            descriptors: None,
+            silences: false,
+            space: None,
             replays: 0,
             splits: 0,
             counters: Counters::new(),
@@ -228,6 +238,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         governor.use_own_mask();
         governor
+    }
+
+    /// Takes room for the words of graph nodes: as many slots as for nodes, or fewer to list fewer.
+    /// Without it a limit that is strict refuses CUDA graphs.
+    pub fn keep_descriptors(&mut self, descriptors: S::Slots<Qmd>) {
+        self.descriptors = Some(descriptors);
     }
 
     /// Returns the core's counters.

@@ -8,7 +8,7 @@ use super::segment::words_of;
 use super::words::{Storage, Words};
 use super::work::{Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
-use crate::submit::graph::{self, Memory};
+use crate::submit::graph::Memory;
 use crate::submit::launch::Kind;
 use crate::submit::occupancy;
 use crate::submit::rewrite::{self, Order};
@@ -104,31 +104,35 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         graphs.hold_others(found, masks)
     }
 
-    /// Remembers the graph nodes that a segment stores, and arms them so that their masks can be
-    /// changed later.
-    pub(super) fn learn_graphs(&mut self, words: &mut [u32], found: &[QmdCall]) -> Graphs {
+    /// Remembers the graph nodes that a segment stores.
+    pub(super) fn learn_graphs(&mut self, words: &[u32], found: &[QmdCall]) -> Graphs {
+        let mut replayed = false;
         for call in found {
             add(&mut self.counters.nulls, u64::from(call.is_null()));
+            replayed |= call.source == Source::Elsewhere;
         }
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let descriptors = self.descriptors.as_deref_mut().unwrap_or_default();
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays).keeping(descriptors);
         let stored = graphs.learn(words, found, &mut self.counters) > 0;
         if stored {
             self.knows_nodes = true;
-            graph::arm(words, found);
         }
-        let replays = |found: &QmdCall| found.source == Source::Elsewhere && found.is_launch();
-        Graphs {
-            stored,
-            replayed: found.iter().any(replays),
-        }
+        Graphs { stored, replayed }
     }
 
     /// Forgets all QMDs, because a segment that was not read may have stored any.
     pub(super) fn forget_graphs(&mut self) {
-        if core::mem::take(&mut self.knows_nodes) {
+        if core::mem::replace(&mut self.knows_nodes, self.silences) {
             self.nodes_resident = 0;
-            Memory::new(&mut self.nodes, &mut self.replays).forget(0, u64::MAX);
+            Memory::new(&mut self.nodes, &mut self.replays).forget_unseen();
         }
+    }
+
+    /// Forgets the QMDs whose masks were not written as it is recorded.
+    fn forget_masks(&mut self) {
+        self.knows_nodes = self.silences;
+        self.nodes_resident = 0;
+        Memory::new(&mut self.nodes, &mut self.replays).forget_scheduled();
     }
 
     /// Writes a segment with masks for the graphs that it replays into a frame. Returns the entry
@@ -163,7 +167,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             let copy = copies.put(round.memory, &segment, out);
             if copy.is_none() {
                 add(&mut self.counters.sums.crowded, 1);
-                self.forget_graphs();
+                self.forget_masks();
             }
             return copy.map(|copy| Entry::Segment(copy).encode());
         }
@@ -171,7 +175,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let written = frame.write(round.memory, 0, out);
         if !written || !scratch.hold(round.memory, &frame, fence?, None) {
             // The nodes do not hold the masks recorded for them.
-            self.forget_graphs();
+            self.forget_masks();
             return None;
         }
         let segment = Segment {

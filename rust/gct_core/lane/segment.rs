@@ -13,7 +13,8 @@ use super::work::{SLOW_WORD, SLOW_WORDS_MAX};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
-use crate::submit::graph::Memory;
+use crate::submit::graph::{self, Memory};
+use crate::submit::launch::Launch;
 use crate::submit::occupancy;
 use crate::submit::rewrite::{detached, fills};
 use crate::submit::stats::{add, Reason};
@@ -63,9 +64,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let segment = self.filled(segment, stream, round);
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
-            self.forget_graphs();
-            if self.limits().strict {
-                self.refuse();
+            // What is refused stores nothing.
+            match self.limits().strict {
+                true => self.refuse(),
+                false => self.forget_graphs(),
             }
             return whole(entry, base);
         };
@@ -97,11 +99,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let scan = stream
             .tracker
             .scan(words, &mut stream.found, &mut self.counters);
-        if scan.refused.is_some() || scan.missed > 0 {
+        let is_read = scan.refused.is_none() && scan.missed == 0;
+        if !(is_read || strict) {
             self.forget_graphs();
         }
         stream.acquire = self.acquire(stream.tracker.first_acquire(), round.memory, round.now);
-        let is_read = scan.refused.is_none() && scan.missed == 0;
         if strict && !(is_read && self.counters.macros() == macros) {
             self.refuse();
             return as_it_is();
@@ -112,8 +114,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
         let graphs = self.learn_graphs(words, found);
-        if let (true, Place::Tenant(at)) = (graphs.stored, &at) {
-            store(round, at, &segment, found, |_| true);
+        if round.copies.is_some() && (strict || self.silences) {
+            match self.list(stream, &segment, scan.found, round) {
+                Ok(None) => {}
+                Ok(Some(listed)) => return listed,
+                Err(reason) => {
+                    self.counters.keep(reason);
+                    self.refuse();
+                    return as_it_is();
+                }
+            }
+        }
+        if graphs.stored {
+            let found = stream.found.get(..scan.found).unwrap_or_default();
+            // So that their masks can be changed later.
+            graph::arm(words_of(round.work, &segment), found);
+            if let Place::Tenant(at) = &at {
+                store(round, at, &segment, found, |_| true);
+            }
         }
         if strict && !detach(stream, &segment, scan.found, round) {
             self.refuse();
@@ -328,12 +346,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let mut releases = launch.effects.releases.iter().flatten();
         let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
         let fence = fence_at(round.memory, release.va, release.payload)?;
-        let kernel = Kernel {
-            program: launch.program,
-            grid: launch.grid_in_blocks(),
-            block: launch.block,
-            per_tpc: occupancy::per_tpc(&launch),
-        };
+        let kernel = kernel(&launch);
         let tpcs = self.tpcs();
         let submission = Submission {
             fence,
@@ -452,6 +465,16 @@ pub(super) fn words_of<'a, S: Storage>(
     // CAST: checked when the segment was read.
     let words = work.words.get_mut(..segment.words as usize);
     words.unwrap_or_default()
+}
+
+/// Returns the kernel that a launch runs, as durations are learnt of it.
+pub(super) fn kernel(launch: &Launch) -> Kernel {
+    Kernel {
+        program: launch.program,
+        grid: launch.grid_in_blocks(),
+        block: launch.block,
+        per_tpc: occupancy::per_tpc(launch),
+    }
 }
 
 /// Returns the submission for a segment of which no launch is known.

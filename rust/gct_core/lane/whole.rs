@@ -9,15 +9,19 @@
 //!
 //! Launches of a channel follow each other, so slots are used in turn, and freed in order. A tenant
 //! that writes the words itself has its slots used again early. They hold nothing but QMDs of
-//! version 4.0 with its mask, so a mixture of two has the mask, too.
+//! version 4.0 with its mask, so a mixture of two has the mask, too. Behind the QMD of a graph's
+//! node are the words that schedule it, which are the same in each use of the slot but for what
+//! its tenant sees of them.
 
 use super::governor::{Governor, Peers};
+use super::in_flight::{Fence, Reach};
 use super::split::AtomRoom;
 use super::words::{Storage, Words};
 use super::work::{Round, Seal};
 use crate::submit::gpfifo::Entry;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::{self, DisabledTpcs};
+use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::whole::{self, Slot};
 use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::QmdCall;
@@ -38,6 +42,8 @@ pub struct WholeSlots<V> {
     done_va: u64,
     done: V,
     count: u32,
+    /// The subchannel of the words behind QMDs.
+    subchannel: Option<u8>,
     /// Slots taken and freed since the beginning.
     taken: Wrapping<u32>,
     freed: Wrapping<u32>,
@@ -54,6 +60,7 @@ impl<V: Copy + 'static> WholeSlots<V> {
             done_va,
             done,
             count,
+            subchannel: None,
             taken: Wrapping(0),
             freed: Wrapping(0),
         })
@@ -64,6 +71,18 @@ impl<V: Copy + 'static> WholeSlots<V> {
     pub(super) fn has_room(&mut self, memory: &impl Words<View = V>) -> bool {
         self.free(memory);
         self.room() >= LAUNCHES_MAX.min(self.count)
+    }
+
+    /// Returns whether one launch finds a slot. Frees those of launches that have ended.
+    pub(super) fn has_slot(&mut self, memory: &impl Words<View = V>) -> bool {
+        self.free(memory);
+        self.room() > 0
+    }
+
+    /// Returns whether slots may have words for a subchannel behind their QMDs: the first one that
+    /// has some keeps them. The GPU may read words while others are written, so none may change.
+    pub(super) fn keep_to(&mut self, subchannel: u8) -> bool {
+        *self.subchannel.get_or_insert(subchannel) == subchannel
     }
 
     /// Returns whether all launches in slots have ended.
@@ -94,7 +113,7 @@ impl<V: Copy + 'static> WholeSlots<V> {
     }
 
     /// Returns the slot of the launch `ahead` of the next one.
-    fn slot(&self, ahead: u32) -> Slot {
+    pub(super) fn slot(&self, ahead: u32) -> Slot {
         let number = self.taken + Wrapping(ahead);
         // CAST: widening.
         let index = Wrapping(self.index(number) as u64);
@@ -105,23 +124,51 @@ impl<V: Copy + 'static> WholeSlots<V> {
         }
     }
 
-    /// Takes the next slots for QMDs. Returns whether they were written.
-    fn take<W: Words<View = V>>(&mut self, memory: &W, qmds: &[u32], count: u32) -> bool {
-        let mut written = true;
-        let mut qmds = qmds.chunks_exact(SLOT_WORDS);
-        for ahead in 0..count {
-            let number = self.taken + Wrapping(ahead);
-            let at = self.index(number);
-            // Make the word differ from what the launch will write.
-            memory.store(&self.done, at, !number.0);
-            let at = Wrapping(at) * Wrapping(SLOT_WORDS);
-            let qmd = qmds.next();
-            written &= qmd.is_some_and(|qmd| memory.write(&self.view, at.0, qmd));
+    /// Returns the condition under which the launch in the next slot has ended. It holds from then
+    /// on, whoever has the slot.
+    pub(super) fn fence(&self) -> Fence<V> {
+        Fence {
+            view: self.done,
+            index: self.index(self.taken),
+            number: self.taken.0,
+            reach: Reach::AtLeast,
         }
+    }
+
+    /// Takes the next slots for the first `WORDS` words of each of `qmds`. What is behind them stays.
+    /// Returns whether they were written.
+    pub(super) fn take<const WORDS: usize, W: Words<View = V>>(
+        &mut self,
+        memory: &W,
+        qmds: &[u32],
+        count: u32,
+    ) -> bool {
+        let mut qmds = qmds.chunks_exact(SLOT_WORDS);
+        let written = (0..count).all(|ahead| {
+            let qmd = qmds.next().and_then(|qmd| qmd.first_chunk::<WORDS>());
+            qmd.is_some_and(|qmd| self.put(memory, self.taken + Wrapping(ahead), qmd))
+        });
         if written {
             self.taken += count;
         }
         written
+    }
+
+    /// Writes the slot of launch `number`. Returns whether it was written.
+    ///
+    /// It is no part of the loop around it, which most segments pass once: the compiler would do
+    /// work before the loop for further ones.
+    #[inline(never)]
+    fn put<const WORDS: usize, W: Words<View = V>>(
+        &self,
+        memory: &W,
+        number: Wrapping<u32>,
+        qmd: &[u32; WORDS],
+    ) -> bool {
+        let at = self.index(number);
+        // Make the word less than what the launch will write.
+        memory.store(&self.done, at, (number - Wrapping(1)).0);
+        memory.write(&self.view, (Wrapping(at) * Wrapping(SLOT_WORDS)).0, qmd)
     }
 }
 
@@ -170,7 +217,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let counters = &mut self.counters;
         let placed = whole::place(words, found, is_masked, at, qmds, push, counters);
         match (placed, to) {
-            (Some(count), Some(to)) if slots.take(round.memory, qmds, count) => {
+            (Some(count), Some(to))
+                if slots.take::<{ v04_00::WORDS }, _>(round.memory, qmds, count) =>
+            {
                 let copy = to.finish(&seal.segment);
                 Some((Entry::Segment(copy).encode(), count))
             }

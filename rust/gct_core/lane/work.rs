@@ -6,6 +6,7 @@
 use super::acquire::Acquire;
 use super::copies::Copies;
 use super::in_flight::{Fence, Submission};
+use super::replays::List;
 use super::scratch::Scratch;
 use super::split::{AtomRoom, Atoms};
 use super::transfers::Transfers;
@@ -14,7 +15,7 @@ use super::words::{Storage, Words};
 use crate::policy::predict::Path;
 use crate::policy::transfer::Rate;
 use crate::submit::gpfifo::{Fetch, Segment};
-use crate::submit::graph::ENDS_MAX;
+use crate::submit::graph::{Step, ENDS_MAX};
 use crate::submit::rewrite::Order;
 use crate::submit::tracker::{QmdCall, Tracker};
 use crate::units::Ns;
@@ -99,6 +100,11 @@ pub struct Stream<S: Storage, V> {
     pub(super) room: AtomRoom<S>,
     /// The launches of the segment that was processed last.
     pub(super) found: S::Slots<QmdCall>,
+    /// The launches of the segment's graphs, if they can be listed.
+    pub(super) steps: Option<S::Slots<Step>>,
+    /// The address space of the channel, and its number, if graphs can be listed.
+    pub(super) space: u64,
+    pub(super) number: u32,
     /// The launches before the next one.
     pub(super) path: Path,
     /// The rate at which the channel copies.
@@ -135,10 +141,28 @@ impl<S: Storage, V> Stream<S, V> {
             tracker: Tracker::new(class),
             room,
             found,
+            steps: None,
+            space: 0,
+            number: 0,
             path: Path::default(),
             rate: Rate::default(),
             replay: Replay::default(),
             acquire: None,
+        }
+    }
+
+    /// Takes room for a list of the launches of CUDA graphs: [`STEPS_MAX`] slots, or fewer to list
+    /// fewer. Without it none are listed. Graphs of one address space of a process are. `number`
+    /// tells the channel from others of its tenant.
+    ///
+    /// [`STEPS_MAX`]: super::replays::STEPS_MAX
+    #[must_use]
+    pub fn with_steps(self, steps: S::Slots<Step>, space: u64, number: u32) -> Self {
+        Self {
+            steps: Some(steps),
+            space,
+            number,
+            ..self
         }
     }
 }
@@ -161,6 +185,8 @@ pub enum Next<V> {
     Atoms(Atoms<V>),
     /// Copies without a launch.
     Transfers(Transfers<V>),
+    /// A segment with CUDA graphs, whose launches are listed.
+    List(List),
 }
 
 impl<V: Copy> Next<V> {
@@ -171,6 +197,8 @@ impl<V: Copy> Next<V> {
     {
         match self {
             Self::Whole { .. } => true,
+            // Its lane prepares it.
+            Self::List(_) => false,
             Self::Atoms(atoms) => atoms.is_ready(memory),
             Self::Transfers(transfers) => transfers.is_ready(memory),
         }

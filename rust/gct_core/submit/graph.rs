@@ -24,16 +24,23 @@
 //! first replay that needs a mask: before a PCAS names it, it may be data. Nodes are never split:
 //! dependents ignore RESUME.
 //!
+//! Where no work of the tenant's may start a descriptor, a replay is a list of launches instead,
+//! from the descriptors that were seen at the upload ([`Memory::unroll`]). Then no PCAS of the
+//! tenant's names a node.
+//!
 //! The semaphore release behind a replay tells when the segment was read, not when the graph ends:
 //! it comes at once (H100, `gctgroup-docs/hardware.md`). The [`Ends`] of a replay tell that.
 
 mod ends;
 mod patch;
+mod unroll;
 mod walk;
 
 pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::{Masks, Patched, Width};
+pub use unroll::Step;
 
+use super::join::Qmd;
 use super::launch::{DependentAction, Kind, Launch};
 use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
@@ -84,6 +91,14 @@ pub struct Node {
     pub(super) resident: u32,
     /// Number of the last replay that reached it.
     reached: u32,
+    /// Decrements that it waits for, those that are left, and the channel that made the others.
+    counter: u32,
+    left: u32,
+    counted_by: u32,
+    /// Tells it from other nodes, and from others at its address; 0 if its words are not kept.
+    number: u32,
+    /// Whether the scheduler has no copy of it, because its call was taken out.
+    silenced: bool,
 }
 
 /// The extent of a replay.
@@ -114,14 +129,26 @@ pub struct MaskWrite {
 #[derive(Debug)]
 pub struct Memory<'a> {
     slots: &'a mut [Option<Node>],
+    /// The words of the nodes in the first slots.
+    qmds: &'a mut [Qmd],
     replay: &'a mut u32,
 }
 
 impl<'a> Memory<'a> {
-    /// Views the table in `slots`, all `None` at first, and the number of the last replay, 0 at
-    /// first. Both belong to the tenant's address space and outlive this view.
+    /// Views the table in `slots`, all `None` at first, and the number of the last replay or kept
+    /// node, 0 at first. Both belong to the tenant's address space and outlive this view.
     pub fn new(slots: &'a mut [Option<Node>], replay: &'a mut u32) -> Self {
-        Self { slots, replay }
+        Self {
+            slots,
+            qmds: &mut [],
+            replay,
+        }
+    }
+
+    /// Keeps the words of nodes in `qmds`: those of as many slots as it has.
+    #[must_use]
+    pub fn keeping(self, qmds: &'a mut [Qmd]) -> Self {
+        Self { qmds, ..self }
     }
 
     fn places(&self, va: u64) -> impl Iterator<Item = usize> {
@@ -135,29 +162,69 @@ impl<'a> Memory<'a> {
             .find(|node| node.va == va)
     }
 
-    fn get_mut(&mut self, va: u64) -> Option<&mut Node> {
-        let place = self.places(va).find(|place| {
+    /// Returns the slot of the node at an address.
+    fn place_of(&self, va: u64) -> Option<usize> {
+        self.places(va).find(|place| {
             let node = self.slots.get(*place).and_then(Option::as_ref);
             node.is_some_and(|node| node.va == va)
-        })?;
+        })
+    }
+
+    fn get_mut(&mut self, va: u64) -> Option<&mut Node> {
+        let place = self.place_of(va)?;
         self.slots.get_mut(place)?.as_mut()
     }
 
-    fn insert(&mut self, node: Node) -> Result<(), Reason> {
-        if let Some(known) = self.get_mut(node.va) {
-            *known = node;
-            return Ok(());
+    /// Advances the number of the last replay, and returns it.
+    fn tick(&mut self) -> u32 {
+        *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
+        *self.replay
+    }
+
+    /// Stores a node whose words are `qmd`. Without a free slot, where words are kept, it takes
+    /// that of the node that was used longest ago.
+    fn insert(&mut self, node: Node, qmd: &[u32]) -> Result<(), Reason> {
+        let is_free = |place: &usize| matches!(self.slots.get(*place), Some(None));
+        let place = self.place_of(node.va);
+        let place = place.or_else(|| self.places(node.va).find(is_free));
+        let place = place.or_else(|| self.oldest(node.va));
+        let place = place.ok_or(Reason::MemoryFull)?;
+        let number = self.keep(place, &node, qmd);
+        let slot = self.slots.get_mut(place).ok_or(Reason::MemoryFull)?;
+        *slot = Some(Node { number, ..node });
+        Ok(())
+    }
+
+    /// Keeps the words of a node that goes into a slot. Returns its number, which is that of the
+    /// node before if this is the same.
+    fn keep(&mut self, place: usize, node: &Node, qmd: &[u32]) -> u32 {
+        let known = node.version == Version::V04_00;
+        let qmd = qmd.first_chunk().filter(|_| known);
+        let Some((to, qmd)) = self.qmds.get_mut(place).zip(qmd) else {
+            return 0;
+        };
+        let is_same = *to == *qmd;
+        *to = *qmd;
+        let before = self.slots.get(place).and_then(Option::as_ref);
+        let before = before.filter(|before| is_same && before.va == node.va);
+        match before.map_or(0, |before| before.number) {
+            0 => self.tick(),
+            number => number,
         }
-        let free = self
-            .places(node.va)
-            .find(|place| matches!(self.slots.get(*place), Some(None)));
-        match free.and_then(|place| self.slots.get_mut(place)) {
-            Some(slot) => {
-                *slot = Some(node);
-                Ok(())
-            }
-            None => Err(Reason::MemoryFull),
-        }
+    }
+
+    /// Returns the slot in reach of an address whose node was used longest ago, if words are kept.
+    /// A node that waits for decrements stays: those of calls would be taken for a companion's.
+    fn oldest(&self, va: u64) -> Option<usize> {
+        let now = Wrapping(*self.replay);
+        let age = |place: usize| {
+            let node = self.slots.get(place)?.as_ref()?;
+            let used = [node.number, node.reached].map(|used| (now - Wrapping(used)).0);
+            let goes = place < self.qmds.len() && node.counter == 0;
+            goes.then_some((used.into_iter().min(), place))
+        };
+        let oldest = self.places(va).filter_map(age).max();
+        oldest.map(|(_, place)| place)
     }
 
     /// Remembers the nodes and heads that a scanned segment stores, and returns their number. One
@@ -207,7 +274,7 @@ impl<'a> Memory<'a> {
         };
         let tenant = mask::read(qmd, launch.version);
         let arming = arming_of(qmd, launch.version);
-        let remembered = self.insert(Node {
+        let node = Node {
             va: call.qmd_va,
             version: launch.version,
             grid: launch.grid,
@@ -221,7 +288,13 @@ impl<'a> Memory<'a> {
             needs: with_layout!(launch.version, L => Needs::of::<L>(qmd)),
             resident: occupancy::resident(qmd, launch.version, TPCS_MAX),
             reached: 0,
-        });
+            counter: launch.waits.dependences,
+            left: launch.waits.dependences,
+            counted_by: 0,
+            number: 0,
+            silenced: false,
+        };
+        let remembered = self.insert(node, qmd);
         if let Err(reason) = remembered {
             counters.keep(reason);
         }
@@ -270,12 +343,19 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Forgets the nodes in a range of addresses whose memory is gone.
-    pub fn forget(&mut self, from: u64, to: u64) {
+    /// Forgets all nodes, because any may have been stored anew where nobody saw it. A replay of
+    /// one whose call was taken out is known still, and cannot be listed.
+    pub fn forget_unseen(&mut self) {
+        self.forget_scheduled();
+        for node in self.slots.iter_mut().flatten() {
+            node.number = 0;
+        }
+    }
+
+    /// Forgets the nodes that the scheduler starts, because it is not known which masks they hold.
+    pub fn forget_scheduled(&mut self) {
         for slot in self.slots.iter_mut() {
-            if slot.is_some_and(|node| from <= node.va && node.va < to) {
-                *slot = None;
-            }
+            *slot = slot.filter(|node| node.silenced);
         }
     }
 }

@@ -51,7 +51,7 @@ const RELEASE_VA_END: u64 = ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) <
 const RELEASE_ONE_WORD: u32 = 1;
 
 /// A QMD of version 4.0, the one that is split.
-pub(crate) type Qmd = [u32; WORDS];
+pub type Qmd = [u32; WORDS];
 
 /// Effects of the launch that an atom must not have: the join has them.
 const NOT_IN_ATOMS: [Field; 8] = [

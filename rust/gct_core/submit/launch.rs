@@ -74,6 +74,9 @@ pub enum DependentAction {
     Undocumented(u8),
 }
 
+/// `SCHEDULE` as a value of `DEPENDENT_QMD_ACTION`.
+pub const ACTION_SCHEDULE: u32 = 1;
+
 /// `DECREMENT_DEPENDENCE` as a value of `DEPENDENT_QMD_ACTION`.
 pub const ACTION_DECREMENT_DEPENDENCE: u32 = 4;
 
@@ -267,7 +270,7 @@ impl Nature {
     }
 }
 
-fn effects<L: Layout>(qmd: &[u32]) -> Effects {
+pub(super) fn effects<L: Layout>(qmd: &[u32]) -> Effects {
     let mut effects = Effects::default();
     for (slot, fields) in effects.releases.iter_mut().zip(L::RELEASES) {
         *slot = release(fields, qmd);

@@ -15,6 +15,7 @@ mod rewriting;
 mod sources;
 mod splits;
 mod transfers;
+mod unroll;
 
 use super::selftest;
 

@@ -124,7 +124,14 @@ fn parts(
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, &home, &mailbox)?;
         let number = glue.owned.numbers.fetch_add(1, Relaxed);
-        let lane = Lane::new(number, kit, &mailbox, record.tenant.clone(), limited)?;
+        let lane = Lane::new(
+            number,
+            [call.client, space],
+            kit,
+            &mailbox,
+            record.tenant.clone(),
+            limited,
+        )?;
         let lent = Lent::new(glue, lane.kit(), call.client, site.device)?;
         Ok((lane, number, lent))
     };

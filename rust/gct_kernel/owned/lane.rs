@@ -11,6 +11,7 @@ use gct_core::lane::channel;
 use gct_core::lane::copies::{Copies, Mark};
 use gct_core::lane::in_flight::{InFlightQueue, SUBMISSIONS_MAX};
 use gct_core::lane::leave::Leave;
+use gct_core::lane::replays::STEPS_MAX;
 use gct_core::lane::ring::RealRing;
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::split::{self, AtomRoom};
@@ -23,6 +24,7 @@ use gct_core::owned::worker::{self, Retry, Round};
 use gct_core::owned::{Mailbox, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, WHOLE_SLOTS};
 use gct_core::rmapi::Handle;
 use gct_core::submit::gpfifo::{self, Entry};
+use gct_core::submit::graph::Step;
 use gct_core::submit::rewrite::Cut;
 use gct_core::submit::tracker::QmdCall;
 use gct_core::units::Ns;
@@ -150,6 +152,7 @@ impl Lane {
     #[inline(never)]
     pub(super) fn new(
         number: u64,
+        space: [u32; 2],
         kit: Kit,
         mailbox: &Mailbox,
         tenant: Arc<Tenant>,
@@ -170,6 +173,9 @@ impl Lane {
         let ends = (kit.whole_done_address(), Run::WHOLE_DONE);
         let whole = WholeSlots::new(whole, ends, WHOLE_SLOTS).ok_or(Refused)?;
         let room = atom_room()?;
+        let steps = KVVec::from_elem(Step::default(), STEPS_MAX, flags)?;
+        let [client, space] = space.map(u64::from);
+        let space = client << 32 | space;
         let lane = Self {
             number,
             channel: [0, 0],
@@ -180,7 +186,8 @@ impl Lane {
                 mailbox.entries,
                 RealRing::new(slots),
                 InFlightQueue::new(in_flight),
-                Stream::new(HOPPER_CHANNEL, room, found),
+                // CAST: tells the channel from others as long as 2^32 do not follow it.
+                Stream::new(HOPPER_CHANNEL, room, found).with_steps(steps, space, number as u32),
             ),
             copies,
             scratch,

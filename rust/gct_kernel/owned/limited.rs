@@ -14,6 +14,7 @@ use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::owned::{KERNELS_MAX, LAWS_MAX, NODES_MAX};
 use gct_core::policy::share::Rival;
 use gct_core::policy::tpc::{Neighbour, Rank};
+use gct_core::submit::qmd::v04_00;
 use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
@@ -57,6 +58,7 @@ fn governor(terms: &Terms) -> Result<KBox<Governor>, Refused> {
         numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
     };
     let mut governor = KBox::new(Governor::new(terms.limits, kernels, nodes, laws), flags)?;
+    governor.keep_descriptors(KVVec::from_elem([0; v04_00::WORDS], NODES_MAX, flags)?);
     governor.set_gpu(terms.topology);
     governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
     Ok(governor)

@@ -209,7 +209,15 @@ fn shadow(glue: &Glue, record: &Record, seen: &Seen, due: Shadowed) -> Result<()
             Cover::new(userd, &userd_pages)?,
         ];
         let kit = Kit::shadow(gpu.client.clone(), seen, &home, covers)?;
-        let mut lane = Lane::new(number, kit, &seen.mailbox, record.tenant.clone(), limited)?;
+        let named = [seen.client, seen.space];
+        let mut lane = Lane::new(
+            number,
+            named,
+            kit,
+            &seen.mailbox,
+            record.tenant.clone(),
+            limited,
+        )?;
         lane.is_channel([seen.client, seen.channel]);
         Ok(lane)
     };

@@ -6,6 +6,7 @@
 //! is there, since the software GPU runs none.
 
 use gct_client::capture::{self, BadCapture};
+use gct_core::submit::rewrite::fills;
 use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine, SparseMemory};
 use std::collections::BTreeSet;
 
@@ -58,7 +59,8 @@ impl Capture {
         self.segments.iter().map(|(channel, _)| *channel).collect()
     }
 
-    /// Returns the addresses of all pieces of memory that the submission reads or writes.
+    /// Returns the addresses of all pieces of memory that the submission reads or writes, by its
+    /// fills, too.
     pub fn blocks(&self) -> BTreeSet<u64> {
         /// Pages that a submission may write to.
         const PAGES_MAX: usize = 1 << 10;
@@ -68,7 +70,10 @@ impl Capture {
         };
         let mut machine = Machine::new(memory, Config::default());
         for (channel, words) in &self.segments {
-            machine.submit(ChannelId(*channel), words);
+            let mut filled = words.clone();
+            filled.resize(words.len() + fills::ADDED_WORDS, 0);
+            let length = fills::expand(&mut filled, words.len());
+            machine.submit(ChannelId(*channel), &filled[..length]);
         }
         machine.run();
         machine.into_parts().1.blocks
@@ -132,5 +137,12 @@ mod tests {
         ] {
             assert!(blocks.contains(&needed), "{blocks:x?}");
         }
+    }
+
+    #[test]
+    fn a_fill_needs_what_it_fills() {
+        let text = include_str!("../../fixtures/captures/graph_clusters.pbcap");
+        let blocks = Capture::parse(&[text]).unwrap().blocks();
+        assert!(blocks.contains(&0x7f3c_d9e0_0000), "{blocks:x?}");
     }
 }

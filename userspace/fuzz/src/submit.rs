@@ -3,11 +3,14 @@
 //! Fuzzes the submission path: segments, rings, rewriting.
 
 use gct_core::submit::gpfifo::{Entry, Fetch};
-use gct_core::submit::graph::{self, Memory, Node};
+use gct_core::submit::graph::{self, Memory, Node, Step};
 use gct_core::submit::join::DoneWords;
+use gct_core::submit::launch::Launch;
 use gct_core::submit::limits::{ATOMS_MAX, SLOT_WORDS};
 use gct_core::submit::mask::DisabledTpcs;
-use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement, Room};
+use gct_core::submit::methods::Action;
+use gct_core::submit::qmd::Version;
+use gct_core::submit::rewrite::{self, detached, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{QmdCall, Source, Tracker};
 use gct_core::submit::transfer::{Progress, PIECE_WORDS_MAX};
@@ -50,6 +53,40 @@ fn check_found(words: &[u32], found: &[QmdCall]) {
             // The products must not overflow, whatever the fields.
             let _ = (launch.blocks(), launch.threads());
         }
+    }
+}
+
+/// Lists the launches of a segment's graphs. What is listed starts nothing else, and no call is
+/// left.
+fn check_list(words: &[u32], found: &[QmdCall], class: u16) {
+    let (mut nodes, mut qmds) = (vec![None; 32], vec![[0; 96]; 32]);
+    let (mut replay, mut counters) = (0, Counters::new());
+    let mut memory = Memory::new(&mut nodes, &mut replay).keeping(&mut qmds);
+    memory.learn(words, found, &mut counters);
+    memory.keep_launches(words, found, &mut counters);
+    let mut steps = [Step::default(); TABLE];
+    let mut visits = 0;
+    let listed = memory.unroll(found, &mut steps, 1, &mut visits);
+    assert!(visits <= TABLE + 1);
+    let Ok(count) = listed else {
+        return;
+    };
+    for step in &steps[..count] {
+        let (qmd, _) = memory.step(step).expect("it is listed");
+        let launch = Launch::read(&qmd, Version::V04_00).expect("96 words");
+        let effects = launch.effects;
+        assert_eq!(effects.dependents, [None; 2]);
+        assert!(effects.arrive_latch.is_none() && !effects.self_copy && !effects.pre_exit);
+        assert_eq!(launch.waits, Default::default());
+    }
+    let (mut words, mut found) = (words.to_vec(), found.to_vec());
+    if detached::take_out(&mut words, &mut found).is_ok() {
+        let mut found = [QmdCall::default(); TABLE];
+        let scan = Tracker::new(class).scan(&words, &mut found, &mut counters);
+        let mut calls = found[..scan.found].iter();
+        let starts =
+            |call: &QmdCall| call.is_launch() || call.action == Action::DecrementDependence;
+        assert!(!calls.any(starts));
     }
 }
 
@@ -180,6 +217,9 @@ pub fn rewrite(data: &[u8]) {
                 let _ = graph::mask_write(node, Some(&mask));
             }
         }
+    }
+    if scan.missed == 0 && scan.refused.is_none() {
+        check_list(&words, found, class_of(choice));
     }
 }
 

@@ -163,11 +163,12 @@ impl Memory<'_> {
         self.others(&mut walk, calls, masks)
     }
 
-    /// Returns whether a replay without a mask would store one. O(slots).
+    /// Returns whether a replay without a mask would store one, or needs the list of its launches:
+    /// nobody else may submit it. O(slots).
     pub fn keep_masks(&self) -> bool {
         let masks = Masks::from(None);
         let mut nodes = self.slots.iter().flatten();
-        nodes.any(|node| change(node, &masks, &mut Sat(0)).1.is_some())
+        nodes.any(|node| node.silenced || change(node, &masks, &mut Sat(0)).1.is_some())
     }
 
     fn others(&mut self, walk: &mut Walk, calls: &[QmdCall], masks: Masks<'_>) -> bool {
@@ -357,6 +358,11 @@ mod tests {
             needs: Needs::Any,
             resident: 0,
             reached: 0,
+            counter: 0,
+            left: 0,
+            counted_by: 0,
+            number: 0,
+            silenced: false,
         }
     }
 
@@ -372,7 +378,7 @@ mod tests {
                 _ if number == last && !is_partial => va(number),
                 _ => va(number + 1),
             };
-            memory.insert(node(va(number), next)).unwrap();
+            memory.insert(node(va(number), next), &[]).unwrap();
         }
         slots
     }

@@ -5,7 +5,6 @@
 use super::{Memory, Node, Replay};
 use crate::submit::limits::GRAPH_NODES_MAX;
 use crate::units::Sat;
-use core::num::Wrapping;
 
 /// A walk over the nodes that the replays of one segment run. It shows each node once, so that a
 /// segment with many replays of a large graph costs no more than one.
@@ -23,9 +22,8 @@ pub(super) struct Walk {
 impl Memory<'_> {
     /// Begins a walk.
     pub(super) fn walk(&mut self) -> Walk {
-        *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
         Walk {
-            mark: *self.replay,
+            mark: self.tick(),
             visits: Sat(0),
             is_partial: false,
         }

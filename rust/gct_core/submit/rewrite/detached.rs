@@ -23,6 +23,11 @@
 //! | a launch's dependents, if they are decremented; its latch, its pre-exit | none |
 //! | a launch that waits for a latch and for a call, beside a decrement | one that does not wait |
 //! | anything else that waits, or starts another descriptor | refused |
+//!
+//! The nodes of CUDA graphs wait for each other. [`Memory::unroll`] lists their launches, and
+//! [`take_out`] the calls of their segments.
+//!
+//! [`Memory::unroll`]: crate::submit::graph::Memory::unroll
 
 use super::whole;
 use crate::submit::join::Qmd;
@@ -30,6 +35,7 @@ use crate::submit::launch::{self, Kind, ACTION_DECREMENT_DEPENDENCE};
 use crate::submit::methods::Action;
 use crate::submit::qmd::v04_00::{self as v04, V04_00};
 use crate::submit::qmd::{Field, Version};
+use crate::submit::stats::Reason;
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
 
@@ -43,13 +49,24 @@ const EFFECTS: [Field; 6] = [
     v04::CWD_REFERENCE_COUNT_DECR_ENABLE,
 ];
 
-/// What a detached launch does not have.
-const ATTACHED: [Field; 5] = [
+/// What a detached launch does not have. What only hardware writes is 0 in all launches of CUDA.
+const ATTACHED: [Field; 9] = [
     v04::DEPENDENT_QMD_ENABLE.nth(0),
     v04::DEPENDENT_QMD_ENABLE.nth(1),
     v04::ARRIVE_AT_LATCH_VALID,
     v04::ENABLE_PROGRAM_PRE_EXIT,
     v04::PRE_EXIT_AT_LAST_CTA_LAUNCH,
+    v04::HW_ONLY_SPAN_LIST_HEAD_INDEX_VALID,
+    v04::HW_ONLY_SKED_NEXT_QMD_POINTER,
+    v04::HW_ONLY_DEPENDENCE_COUNTER,
+    v04::HW_ONLY_REQUIRE_SCHEDULING_PCAS,
+];
+
+/// What a node of a graph does not have either where it is launched from a list.
+const STORED: [Field; 3] = [
+    v04::DEPENDENCE_COUNTER,
+    v04::REQUIRE_SCHEDULING_PCAS,
+    v04::SELF_COPY_ON_COMPLETION,
 ];
 
 /// Decrements for which a companion waits: that of its own launch is not enough.
@@ -106,6 +123,48 @@ fn detach_launch(words: &mut [u32], call: &mut QmdCall, decrements: bool) -> boo
         }
     }
     true
+}
+
+/// Returns the descriptor of a node, or of what starts it, as it can run from a slot by itself.
+///
+/// # Errors
+///
+/// The [`Reason`] why it cannot.
+pub(in crate::submit) fn freed(qmd: &Qmd) -> Result<Qmd, Reason> {
+    let mut freed = *qmd;
+    for field in ATTACHED.iter().chain(&STORED) {
+        field.clear(&mut freed);
+    }
+    whole::check_qmd(&freed).map(|()| freed)
+}
+
+/// Makes the calls of a segment do nothing whose launches run from a list.
+///
+/// # Errors
+///
+/// The [`Reason`] why one cannot be taken out. Part of the segment may be changed then.
+pub fn take_out(words: &mut [u32], calls: &mut [QmdCall]) -> Result<(), Reason> {
+    for call in calls.iter_mut() {
+        let is_left = match call.source {
+            Source::Stored => true,
+            Source::Touch => call.action != Action::DecrementDependence,
+            Source::Inline => return Err(Reason::Inline),
+            Source::Upload | Source::Elsewhere => false,
+        };
+        if is_left {
+            continue;
+        }
+        if call.is_null() {
+            let qmd = call.qmd(words).and_then(|qmd| qmd.first_chunk());
+            if !qmd.is_some_and(is_companion) {
+                return Err(Reason::Null);
+            }
+        }
+        if !silence(words, call) {
+            return Err(Reason::Fragmented);
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a descriptor without a grid does nothing unless calls decrement it.

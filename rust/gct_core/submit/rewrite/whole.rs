@@ -19,7 +19,7 @@
 //! used again.
 
 use super::emitter::{action, address, schedule_written};
-use crate::submit::join::{add_done, unused_release, Qmd};
+use crate::submit::join::{add_done, unused_release, Qmd, DONE_WORD};
 use crate::submit::launch::{self, Kind};
 use crate::submit::limits::SLOT_WORDS;
 use crate::submit::method;
@@ -66,12 +66,16 @@ fn placeable<'a>(words: &'a [u32], table: &[QmdCall], call: &QmdCall) -> Result<
     if call.source != Source::Upload {
         return Err(Reason::Inline);
     }
-    if !is_copied(call) {
+    if !call.is_copied() {
         return Err(Reason::Action);
     }
     // Another call may mean the running launch, now at another address.
     let shares = |other: &QmdCall| other.qmd_va == call.qmd_va && other.source != Source::Stored;
-    if call.crowded || table.iter().any(|other| shares(other) && !is_copied(other)) {
+    if call.crowded
+        || table
+            .iter()
+            .any(|other| shares(other) && !other.is_copied())
+    {
         return Err(Reason::Shared);
     }
     if !call.alone {
@@ -86,17 +90,8 @@ pub(super) fn are_placeable(words: &[u32], table: &[QmdCall]) -> bool {
     launches.all(|call| placeable(words, table, call).is_ok())
 }
 
-/// Returns whether a call launches a copy of its QMD, by an action that was measured.
-fn is_copied(call: &QmdCall) -> bool {
-    let copies = matches!(
-        call.action,
-        Action::InvalidateCopySchedule | Action::InvalidatePrefetchCopySchedule
-    );
-    copies && call.is_launch()
-}
-
 /// Checks from its own fields whether a QMD can run where the GPU may only read.
-fn check_qmd(qmd: &Qmd) -> Result<(), Reason> {
+pub(super) fn check_qmd(qmd: &Qmd) -> Result<(), Reason> {
     match launch::kind::<V04_00>(qmd) {
         Kind::Grid | Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {}
         Kind::Queue => return Err(Reason::Queue),
@@ -188,6 +183,59 @@ fn instead(call: &QmdCall, va: u64) -> [u32; 12] {
         address_header,
         address,
     ]
+}
+
+/// The word of a slot at which the words begin that schedule it by themselves: behind the QMD and
+/// a done word. Those that do not wait begin two words later.
+const STEP_AT: usize = DONE_WORD + 1;
+/// Number of these words.
+const STEP_WORDS: usize = 10;
+
+const _: () = assert!(STEP_AT + STEP_WORDS <= SLOT_WORDS);
+
+/// Fills a slot with the QMD of a launch and the words that schedule it, on the subchannel of
+/// `call`. If it `waits`, all launches before it have ended then. Returns the first of these words,
+/// and how many there are.
+///
+/// All steps have these words at the same place, and a slot has the same address in each. So they
+/// schedule the QMD that is there, also while they are written.
+pub fn fill(
+    qmd: &Qmd,
+    slot: &Slot,
+    call: &QmdCall,
+    waits: bool,
+    to: &mut [u32; SLOT_WORDS],
+) -> (u32, u32) {
+    to.fill(0);
+    if let Some(to) = to.first_chunk_mut() {
+        write(qmd, slot, to);
+    }
+    let on = call.subchannel;
+    let [a, b, c, d, e, f] = schedule_written(on, slot.va);
+    let [address_header, address] = address(on, call.qmd_va);
+    let words: [u32; STEP_WORDS] = [
+        method::incr(on, methods::WAIT_FOR_IDLE, 1),
+        0,
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        address_header,
+        address,
+    ];
+    for (to, word) in to.iter_mut().skip(STEP_AT).zip(words) {
+        *to = word;
+    }
+    // CAST: small constants.
+    match waits {
+        true => (STEP_AT as u32, STEP_WORDS as u32),
+        false => (
+            const { STEP_AT as u32 + 2 },
+            const { STEP_WORDS as u32 - 2 },
+        ),
+    }
 }
 
 /// Writes the QMD of a launch into its slot.

@@ -136,6 +136,15 @@ impl QmdCall {
         !matches!(self.source, Source::Stored | Source::Touch)
     }
 
+    /// Returns whether this call launches a copy of its QMD, by an action that was measured.
+    pub(crate) fn is_copied(&self) -> bool {
+        let copies = matches!(
+            self.action,
+            Action::InvalidateCopySchedule | Action::InvalidatePrefetchCopySchedule
+        );
+        copies && self.is_launch()
+    }
+
     /// Returns whether this call hands a QMD without a grid to the scheduler, as the companion of
     /// each CUDA launch does.
     #[inline]

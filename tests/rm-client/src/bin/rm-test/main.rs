@@ -69,6 +69,7 @@ mod owned_slip;
 mod owned_slots;
 mod owned_storm;
 mod owned_strict;
+mod owned_strict_graphs;
 mod owned_time;
 mod owned_uvm;
 mod owned_worker;
@@ -238,6 +239,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_slip::TESTS,
         owned_slots::TESTS,
         owned_strict::TESTS,
+        owned_strict_graphs::TESTS,
         owned_time::TESTS,
         owned_billed::TESTS,
         owned_process::TESTS,

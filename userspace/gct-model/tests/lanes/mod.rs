@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A tenant whose lanes list the launches of CUDA graphs. The model runs what they publish.
+
+use super::common::CHANNEL;
+use gct_core::lane::channel::Lane;
+use gct_core::lane::copies::{Copies, Mark};
+use gct_core::lane::governor::{Governor, Nobody};
+use gct_core::lane::in_flight::InFlightQueue;
+use gct_core::lane::limits::LaunchLimits;
+use gct_core::lane::ring::RealRing;
+use gct_core::lane::split::{AtomRoom, SLOTS_WORDS};
+use gct_core::lane::whole::WholeSlots;
+use gct_core::lane::words::{Control, Rings, Side, Storage, Words};
+use gct_core::lane::work::{Round, Stream, Workspace};
+use gct_core::mask::TpcMask;
+use gct_core::submit::gpfifo::{self, Entry, Fetch};
+use gct_core::submit::graph::Step;
+use gct_core::submit::rewrite::Order as Ordered;
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::QmdCall;
+use gct_core::topology::Topology;
+use gct_core::units::Ns;
+use gct_model::{Config, Fault, GuestMemory, Machine, Order, Run, SparseMemory};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Where the lane's memory begins: segments of the tenant, copies, slots, and the words that the
+/// GPU writes.
+const SEGMENT: u64 = 0x20_0000_0000;
+const COPIES: u64 = 0x21_0000_0000;
+const SLOTS: u64 = 0x22_0000_0000;
+const DONE: u64 = 0x23_0000_0000;
+const PROGRESS: u64 = 0x24_0000_0000;
+const LANE: Range<u64> = SEGMENT..0x25_0000_0000;
+
+const ENTRIES: u32 = 64;
+pub(crate) const COPIES_WORDS: u32 = 1 << 16;
+/// Fewer than a graph has nodes.
+pub(crate) const SLOT_COUNT: u32 = 8;
+/// Nodes that are known, and launches of a list.
+const NODES: usize = 512;
+pub(crate) const STEPS: usize = 256;
+/// TPCs that the tenant keeps, and the mask of disabled ones of its launches.
+const KEPT: usize = 4;
+pub(crate) const DISABLED: u32 = 0xf0;
+
+#[derive(Debug)]
+pub(crate) struct Heap;
+
+impl Storage for Heap {
+    type Slots<T: 'static> = Vec<T>;
+}
+
+/// Memory of which the GPU may only read some.
+struct Guarded(SparseMemory);
+
+impl GuestMemory for Guarded {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.0.read(address, into)
+    }
+
+    fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        match (COPIES..DONE).contains(&address) {
+            true => Err(Fault { address }),
+            false => self.0.write(address, from),
+        }
+    }
+}
+
+/// The GPU, as the lane sees its memory. A view is an address and a number of words.
+struct Gpu(RefCell<Machine<Guarded>>);
+
+impl Words for Gpu {
+    type View = (u64, usize);
+
+    fn find(&self, va: u64, count: usize) -> Option<(u64, usize)> {
+        (va % 4 == 0 && va < 1 << 48).then_some((va, count))
+    }
+
+    fn load(&self, view: &(u64, usize), index: usize) -> Option<u32> {
+        let mut word = [0];
+        let inside = index < view.1;
+        (inside && self.read(&(view.0 + 4 * index as u64, 1), &mut word)).then_some(word[0])
+    }
+
+    fn store(&self, view: &(u64, usize), index: usize, word: u32) -> bool {
+        self.write(view, index, &[word])
+    }
+
+    fn read(&self, view: &(u64, usize), to: &mut [u32]) -> bool {
+        let memory = &mut self.0.borrow_mut();
+        for (word, at) in to.iter_mut().zip((view.0..).step_by(4)) {
+            *word = memory.memory().read_u32(at).expect("all is mapped");
+        }
+        to.len() <= view.1
+    }
+
+    fn write(&self, view: &(u64, usize), index: usize, words: &[u32]) -> bool {
+        let memory = &mut self.0.borrow_mut();
+        let from = view.0 + 4 * index as u64;
+        for (word, at) in words.iter().zip((from..).step_by(4)) {
+            memory.memory().0.write_u32(at, *word).expect("room");
+        }
+        index + words.len() <= view.1
+    }
+}
+
+/// Both sides of the channel.
+struct Sides {
+    rings: [Vec<Cell<u64>>; 2],
+    userd: [[Cell<u32>; 2]; 2],
+}
+
+impl Sides {
+    fn control(&self, side: Side, control: Control) -> &Cell<u32> {
+        &self.userd[side as usize][control as usize]
+    }
+}
+
+impl Rings for Sides {
+    fn entry(&self, index: u32) -> Option<u64> {
+        let entry = self.rings[Side::Tenant as usize].get(index as usize);
+        entry.map(Cell::get)
+    }
+
+    fn set_entry(&self, index: u32, entry: u64) {
+        self.rings[Side::Real as usize][index as usize].set(entry);
+    }
+
+    fn load(&self, side: Side, control: Control) -> Option<u32> {
+        Some(self.control(side, control).get())
+    }
+
+    fn store_get(&self, get: u32) {
+        self.control(Side::Tenant, Control::Get).set(get);
+    }
+
+    fn publish(&self, put: u32, _token: u32) {
+        self.control(Side::Real, Control::Put).set(put);
+    }
+}
+
+/// A channel of the tenant.
+pub(crate) struct Channel {
+    sides: Sides,
+    fetch: Fetch,
+    pub(crate) lane: Lane<Heap, (u64, usize)>,
+    copies: Copies<Heap, (u64, usize)>,
+    slots: WholeSlots<(u64, usize)>,
+}
+
+impl Channel {
+    fn new(number: u32) -> Self {
+        let ring = || (0..ENTRIES).map(|_| Cell::new(0)).collect();
+        let room = AtomRoom::new(vec![0; SLOTS_WORDS], vec![]);
+        let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; 256]);
+        let mut lane = Lane::new(
+            ENTRIES,
+            RealRing::new(vec![0; ENTRIES as usize]),
+            InFlightQueue::new(vec![None; 16]),
+            stream.with_steps(vec![Step::default(); STEPS], 0, number),
+        );
+        lane.set_token(1);
+        let words = COPIES_WORDS as usize;
+        let [copies, slots, done, progress] =
+            [COPIES, SLOTS, DONE, PROGRESS].map(|at| at + (u64::from(number) << 24));
+        let slots = (
+            (slots, (slots, 128 * SLOT_COUNT as usize)),
+            (done, (done, SLOT_COUNT as usize)),
+        );
+        Self {
+            sides: Sides {
+                rings: [ring(), ring()],
+                userd: Default::default(),
+            },
+            fetch: Fetch::new(),
+            lane,
+            copies: Copies::new(
+                (copies, (copies, words), COPIES_WORDS),
+                (progress, (progress, 1)),
+                vec![Mark::NONE; 8],
+            )
+            .expect("room"),
+            slots: WholeSlots::new(slots.0, slots.1, SLOT_COUNT).expect("aligned"),
+        }
+    }
+}
+
+/// A tenant under a mask, with two channels, one of which is in use.
+pub(crate) struct Bench {
+    gpu: Gpu,
+    pub(crate) governor: Governor<Heap, Nobody>,
+    work: Workspace<Heap>,
+    pub(crate) channel: Channel,
+    other: Channel,
+    /// How many words of segments the last round could still have read.
+    pub(crate) left: u32,
+    now: Ns,
+}
+
+impl Bench {
+    pub(crate) fn new(order: Order, strict: bool) -> Self {
+        let config = Config {
+            order,
+            ..Config::default()
+        };
+        let mut governor = Governor::new(limits(strict), vec![], vec![None; NODES], vec![]);
+        governor.keep_descriptors(vec![[0; 96]; NODES]);
+        governor.set_gpu(Topology::together(TpcMask::first(8)));
+        let words = COPIES_WORDS as usize;
+        Self {
+            gpu: Gpu(RefCell::new(Machine::new(
+                Guarded(SparseMemory::new(1 << 12)),
+                config,
+            ))),
+            governor,
+            work: Workspace::new(
+                vec![0; words],
+                vec![Ordered::default(); 256],
+                vec![0; words],
+            ),
+            channel: Channel::new(0),
+            other: Channel::new(1),
+            left: 0,
+            now: Ns(1 << 40),
+        }
+    }
+
+    /// Uses the other channel.
+    pub(crate) fn switch(&mut self) {
+        std::mem::swap(&mut self.channel, &mut self.other);
+    }
+
+    /// Submits a segment as the tenant.
+    pub(crate) fn submit(&self, words: &[u32]) {
+        assert!(self.gpu.write(&(SEGMENT, words.len()), 0, words));
+        let put = self.channel.sides.control(Side::Tenant, Control::Put);
+        let segment = gpfifo::Segment {
+            va: SEGMENT,
+            words: u32::try_from(words.len()).expect("short"),
+            subroutine: false,
+            wait: false,
+            conditional: false,
+        };
+        let ring = &self.channel.sides.rings[Side::Tenant as usize];
+        ring[put.get() as usize].set(Entry::Segment(segment).encode());
+        put.set((put.get() + 1) % ENTRIES);
+    }
+
+    /// Publishes what it can, once.
+    pub(crate) fn publish(&mut self) -> u32 {
+        self.now += Ns(1_500_000);
+        let Channel {
+            lane,
+            sides,
+            copies,
+            slots,
+            ..
+        } = &mut self.channel;
+        let mut round = Round {
+            memory: &self.gpu,
+            scratch: None,
+            copies: Some(copies),
+            slots: Some(slots),
+            turn: 16,
+            words: u32::MAX,
+            work: &mut self.work,
+            now: self.now,
+        };
+        let count = lane.publish(sides, &mut self.governor, &mut round);
+        self.left = round.words;
+        lane.follow_get(sides);
+        count
+    }
+
+    /// Runs what was published.
+    pub(crate) fn execute(&mut self) {
+        let Channel { sides, fetch, .. } = &mut self.channel;
+        let get = sides.control(Side::Real, Control::Get);
+        while get.get() != sides.control(Side::Real, Control::Put).get() {
+            let entry = sides.rings[Side::Real as usize][get.get() as usize].get();
+            get.set((get.get() + 1) % ENTRIES);
+            if let Entry::Segment(segment) = fetch.decode(entry) {
+                let mut words = vec![0; segment.words as usize];
+                assert!(self.gpu.read(&(segment.va, words.len()), &mut words));
+                self.gpu.0.borrow_mut().submit(CHANNEL, &words);
+            }
+        }
+        self.gpu.0.borrow_mut().run();
+    }
+
+    /// Submits a segment and runs it to its end. Returns whether it was not refused.
+    pub(crate) fn run(&mut self, words: &[u32]) -> bool {
+        self.submit(words);
+        self.finish()
+    }
+
+    pub(crate) fn finish(&mut self) -> bool {
+        for _ in 0..1000 {
+            self.publish();
+            self.execute();
+            if self.channel.lane.is_refused() {
+                return false;
+            }
+            if self.channel.lane.is_quiet() {
+                return true;
+            }
+        }
+        panic!("it goes on and on");
+    }
+
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        self.gpu.0.borrow().report().runs.clone()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        *self.governor.counters()
+    }
+
+    /// Checks that nothing ran but from slots, under the mask.
+    pub(crate) fn is_bound(&self) {
+        for run in self.runs() {
+            assert!((SLOTS..DONE).contains(&run.qmd), "{:x}", run.qmd);
+            assert_eq!(run.mask.0[0] & 0xff, DISABLED, "{:x}", run.qmd);
+        }
+    }
+
+    /// Returns the words of the tenant that are not 0.
+    pub(crate) fn memory(&self) -> BTreeMap<u64, u32> {
+        let mut machine = self.gpu.0.borrow_mut();
+        let words = machine.memory().0.words();
+        words.filter(|(at, _)| !LANE.contains(at)).collect()
+    }
+}
+
+pub(crate) fn limits(strict: bool) -> LaunchLimits {
+    LaunchLimits {
+        tpcs: Some(TpcMask::first(KEPT)),
+        strict,
+        ..LaunchLimits::NONE
+    }
+}
