@@ -50,7 +50,7 @@
 //!
 //! | bound | what happens beyond it |
 //! |---|---|
-//! | [`work::WORDS_MAX`] words of a segment | it is unchanged, `segment-too-long` |
+//! | [`work::WORDS_MAX`] words of a segment | unchanged, `segment-too-long`, or in [`pieces`] |
 //! | [`work::SLOW_WORDS_MAX`] words of a segment in the GPU | it is unchanged, `segment-too-slow` |
 //! | [`work::LAUNCHES_MAX`] launches of a segment | the others are unchanged, `table-full` |
 //! | [`split::ATOMS_MAX`] atoms of a launch | fewer, longer atoms |
@@ -81,6 +81,7 @@
 //! | [`scratch`] | frames |
 //! | [`whole`] | slots of masked launches that stay whole |
 //! | [`replays`] | launches of CUDA graphs, one by one |
+//! | [`pieces`] | long segments, of lanes with copies |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | [`transfers`] | copies by a copy engine, whole or in pieces |
 //! | [`leave`] | the end of a lane whose channel goes back to its tenant |
@@ -102,6 +103,7 @@ pub mod governor;
 pub mod in_flight;
 pub mod leave;
 pub mod limits;
+pub mod pieces;
 mod queue;
 mod real;
 pub mod replays;

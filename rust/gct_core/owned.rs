@@ -42,13 +42,15 @@ use maps::{Mapping, Place, Space};
 
 /// Number of entries of a real ring: one page. The tenant's may be longer or shorter.
 pub const REAL_ENTRIES: u32 = 512;
-/// Words of the longest segment that is copied. Each channel has memory for one. Uploads of CUDA
-/// graphs with more than some 250 nodes are longer.
+/// Words of the longest segment that is read at once, and copied. Each channel has memory for one.
+/// Longer ones are read in pieces of half as many words, as the uploads of CUDA graphs with more
+/// than some 250 nodes.
 pub const SEGMENT_WORDS: usize = 1 << 16;
 /// Launches of one segment that are masked.
 pub const LAUNCHES_MAX: usize = 1024;
-/// Nodes of CUDA graphs that are known of one process on a GPU. Others keep their masks.
-pub const NODES_MAX: usize = 4096;
+/// Nodes of CUDA graphs that are known of one process on a GPU: several thousand of one graph, and
+/// others beside it. Others keep their masks.
+pub const NODES_MAX: usize = 1 << 14;
 /// Kernels of one process on a GPU whose durations are known, and places, a half each.
 pub const KERNELS_MAX: usize = 2048;
 /// Kernels and graphs of one process on a GPU that have a size by `slip.tpc`.

@@ -4,6 +4,7 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
+use super::pieces;
 use super::real::Real;
 use super::ring::RealRing;
 use super::split::ADDED_WORDS;
@@ -12,12 +13,15 @@ use super::whole;
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::pace::{Admission, InFlight};
-use crate::submit::gpfifo::Entry;
+use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::rewrite::fills;
 use crate::units::{Ns, Sat};
 
 /// The most entries of a ring: RM uses 22 bits of GP_PUT.
 pub const ENTRIES_MAX: u32 = 1 << 22;
+
+/// Entries for one of a tenant with copies: it and the end of its batch, each behind a base.
+const ENTRIES: u32 = 4;
 
 /// The state of one channel between the tenant's ring and the real ring.
 pub struct Lane<S: Storage, V: 'static> {
@@ -89,7 +93,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// timed is awaited, too.
     pub fn is_awaited(&self, rings: &impl Rings, awaits: bool) -> bool {
         let in_flight = self.is_watched() && (awaits || self.in_flight.has_unknown());
-        self.waiting.is_some() || in_flight || self.tenant.has_more(rings)
+        self.holds_back() || in_flight || self.tenant.has_more(rings)
     }
 
     /// Returns whether the last round has left work that is held back, or in flight and watched.
@@ -107,6 +111,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     fn refuse<P: Peers>(&mut self, governor: &mut Governor<S, P>) {
         self.refused = true;
         self.waiting = None;
+        self.stream.rest = None;
         self.in_flight.forget(|_| true);
         governor.sync(&mut self.told, self.in_flight.totals(), true);
     }
@@ -127,10 +132,15 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         self.held == 0 && self.in_flight.totals().count == 0 && self.real.is_fetched()
     }
 
+    /// Returns whether an entry that was taken from the tenant is not published completely.
+    fn holds_back(&self) -> bool {
+        self.waiting.is_some() || self.stream.rest.is_some()
+    }
+
     /// Returns whether no work is known to be in flight, and the tenant's words end between two
     /// entries.
     pub(super) fn is_between_entries(&self) -> bool {
-        let is_processing = self.waiting.is_some() || self.refused;
+        let is_processing = self.holds_back() || self.refused;
         let is_idle = !is_processing && self.in_flight.totals().count == 0;
         is_idle && self.stream.tracker.is_between_bursts()
     }
@@ -184,7 +194,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// Returns how many of the tenant's entries are not published completely.
     fn held(&self, rings: &impl Rings) -> u64 {
         let behind = self.tenant.behind(rings);
-        u64::from(behind).saturating_add(u64::from(self.waiting.is_some()))
+        u64::from(behind).saturating_add(u64::from(self.holds_back()))
     }
 
     /// Publishes the tenant's new entries, as far as `governor` admits them.
@@ -200,7 +210,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let (Some(target), Some(token)) = (target, self.token) else {
             return 0;
         };
-        let nothing = self.waiting.is_none() && self.tenant.taken() == target;
+        let nothing = !self.holds_back() && self.tenant.taken() == target;
         if nothing || !self.tenant.is_index(target) || !governor.is_open(now) {
             return 0;
         }
@@ -296,6 +306,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if self.waiting.is_some() {
             return true;
         }
+        if self.stream.rest.is_some() {
+            return self.read_on(rings, governor, round);
+        }
         if self.tenant.taken() == target {
             return false;
         }
@@ -305,8 +318,19 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if !self.can_process(rings, entry, governor, round) {
             return false;
         }
-        self.waiting = Some(governor.process(&mut self.stream, entry, round));
+        let next = governor.process(&mut self.stream, entry, round);
         self.tenant.advance();
+        self.take_next(next, governor)
+    }
+
+    /// Takes what was processed. Returns whether it waits to be published.
+    #[inline]
+    pub(super) fn take_next<P: Peers>(
+        &mut self,
+        next: Next<V>,
+        governor: &mut Governor<S, P>,
+    ) -> bool {
+        self.waiting = Some(next);
         if governor.take_refused() {
             self.refuse(governor);
         }
@@ -322,20 +346,32 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         governor: &Governor<S, impl Peers>,
         round: &mut Round<'_, S, W>,
     ) -> bool {
-        /// The entry and the end of its batch, each behind a base.
-        const ENTRIES: u32 = 4;
+        if round.copies.is_none() {
+            return true;
+        }
+        let mut fetch = self.stream.fetch;
+        match fetch.decode(entry) {
+            Entry::Segment(segment) => self.can_read(rings, &segment, governor, round),
+            _ => self.real.make_room(rings, ENTRIES),
+        }
+    }
+
+    /// Returns whether a segment need not wait as [`can_process`](Self::can_process) says.
+    pub(super) fn can_read<W: Words<View = V>>(
+        &mut self,
+        rings: &impl Rings,
+        segment: &Segment,
+        governor: &Governor<S, impl Peers>,
+        round: &mut Round<'_, S, W>,
+    ) -> bool {
+        // CAST: widening.
+        let count = pieces::at_once(segment.words, round.work) as usize;
         let Some(copies) = round.copies.as_deref_mut() else {
             return true;
         };
         if !self.real.make_room(rings, ENTRIES) {
             return false;
         }
-        let mut fetch = self.stream.fetch;
-        let Entry::Segment(segment) = fetch.decode(entry) else {
-            return true;
-        };
-        // CAST: widening.
-        let count = segment.words as usize;
         if round.memory.is_coming(segment.va, count) {
             return false;
         }
@@ -370,6 +406,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(copies) = round.copies.as_deref_mut() else {
             return;
         };
+        let entry_next = match self.stream.rest {
+            Some(_) => self.tenant.before_taken(),
+            None => self.tenant.taken(),
+        };
         // What waits was scanned, so the registers are those behind it.
         if self.waiting.is_some() || !tracker.is_between_bursts() || self.real.room() < 2 {
             return;
@@ -378,7 +418,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let registers = tracker.semaphore_registers();
         if let Some(entry) = copies.close(round.memory, pushed, registers) {
             self.real.set_base(rings, 0, self.tenant.before_taken());
-            self.real.push(rings, entry, self.tenant.taken());
+            self.real.push(rings, entry, entry_next);
         }
     }
 
@@ -457,7 +497,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             return false;
         }
         // The tenant's entry counts as read once the last entry that replaces it is.
-        let tenant_next = match last {
+        let tenant_next = match last && self.stream.rest.is_none() {
             true => self.tenant.taken(),
             false => self.tenant.before_taken(),
         };

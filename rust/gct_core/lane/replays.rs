@@ -156,6 +156,13 @@ impl List {
     }
 }
 
+/// Has a turn that has `left` words pay for so many nodes that were looked at.
+pub(super) fn visited(nodes: usize, left: &mut u32) {
+    // CAST: some thousand.
+    let cost = VISIT_WORDS.saturating_mul(nodes as u32);
+    *left = left.saturating_sub(cost);
+}
+
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Lists the launches of a copied segment that uses CUDA graphs, and takes its calls out.
     /// Returns `None` if it uses none. Without a strict limit only graphs count whose nodes the
@@ -177,9 +184,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let mut visits = 0;
         let words = words_of(round.work, segment);
         let listed = self.unroll(stream, found, words, &mut visits);
-        // CAST: a few thousand.
-        let cost = VISIT_WORDS.saturating_mul(visits as u32);
-        round.words = round.words.saturating_sub(cost);
+        visited(visits, &mut round.words);
         let steps = match listed? {
             Listed::Unused => return Ok(None),
             Listed::Unknown => {

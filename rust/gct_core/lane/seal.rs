@@ -4,6 +4,7 @@
 //! it replays.
 
 use super::governor::{Governor, Peers};
+use super::replays::visited;
 use super::segment::words_of;
 use super::words::{Storage, Words};
 use super::work::{Place, Round, Seal, Stream, Workspace};
@@ -120,11 +121,13 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         Graphs { stored, replayed }
     }
 
-    /// Forgets all QMDs, because a segment that was not read may have stored any.
-    pub(super) fn forget_graphs(&mut self) {
+    /// Forgets all QMDs, because a segment that was not read may have stored any. The turn, which has
+    /// `left` words, pays for each that there may be.
+    pub(super) fn forget_graphs(&mut self, left: &mut u32) {
         if core::mem::replace(&mut self.knows_nodes, self.silences) {
             self.nodes_resident = 0;
             Memory::new(&mut self.nodes, &mut self.replays).forget_unseen();
+            visited(self.nodes.len(), left);
         }
     }
 

@@ -4,6 +4,7 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, Reach, Submission};
+use super::pieces;
 use super::seal::store;
 use super::sizing;
 use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
@@ -60,14 +61,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             _ => return whole(entry, None),
         };
         let base = Some(stream.fetch.base());
-        let read = self.read(&segment, round);
+        let (read, segment) = match pieces::is_long(segment.words, round) {
+            false => (self.read(&segment, round), segment),
+            true => self.read_piece(&segment, stream, round),
+        };
         let segment = self.filled(segment, stream, round);
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
+            stream.rest = None;
             // What is refused stores nothing.
             match self.limits().strict {
                 true => self.refuse(),
-                false => self.forget_graphs(),
+                false => self.forget_graphs(&mut round.words),
             }
             return whole(entry, base);
         };
@@ -101,7 +106,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             .scan(words, &mut stream.found, &mut self.counters);
         let is_read = scan.refused.is_none() && scan.missed == 0;
         if !(is_read || strict) {
-            self.forget_graphs();
+            self.forget_graphs(&mut round.words);
         }
         stream.acquire = self.acquire(stream.tracker.first_acquire(), round.memory, round.now);
         if strict && !(is_read && self.counters.macros() == macros) {

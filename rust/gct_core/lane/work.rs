@@ -113,6 +113,8 @@ pub struct Stream<S: Storage, V> {
     pub(super) replay: Replay<V>,
     /// What the segment that was processed last waits for.
     pub(super) acquire: Option<Acquire<V>>,
+    /// What is left of a long segment, of which a piece was processed.
+    pub(super) rest: Option<Segment>,
 }
 
 /// What shows the end of a replay, beside the condition of its submission.
@@ -148,6 +150,7 @@ impl<S: Storage, V> Stream<S, V> {
             rate: Rate::default(),
             replay: Replay::default(),
             acquire: None,
+            rest: None,
         }
     }
 

@@ -26,7 +26,9 @@ pub const TURN_MAX: u32 = 16;
 
 /// No entry of a channel is published behind so many words of one turn: some hundred launches of
 /// CUDA. The last segment may be longer, [`SEGMENT_WORDS`](super::SEGMENT_WORDS), which are read
-/// and scanned in some 200 us (inferred).
+/// and scanned in some 200 us (inferred); a turn has no more than a piece of one that is longer
+/// still. Or it lists a graph's [`STEPS`](crate::submit::limits::STEPS) launches, in some 400 us
+/// (inferred).
 pub const TURN_WORDS: u32 = 1 << 13;
 
 /// The shortest sleep of a worker.

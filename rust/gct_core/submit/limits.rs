@@ -44,7 +44,7 @@ pub const QMD_WORDS_MAX: usize = 96;
 /// Launches of CUDA graphs of one segment that are listed
 /// ([`unroll`](super::graph::Memory::unroll)).
 /// The largest graph in a capture has 731.
-pub const STEPS: usize = 4096;
+pub const STEPS: usize = 8192;
 
 /// Nodes that are followed from the head of one graph. CUDA cuts graphs into chains long before.
 pub const GRAPH_NODES_MAX: usize = 4096;

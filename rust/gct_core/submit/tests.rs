@@ -10,6 +10,7 @@ mod fills;
 mod graphs;
 mod masks;
 mod orders;
+mod pieces;
 mod random;
 mod rewriting;
 mod sources;

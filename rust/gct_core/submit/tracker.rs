@@ -13,6 +13,7 @@
 mod calls;
 mod fast_path;
 mod host;
+mod pieces;
 mod qmd_call;
 mod subchannel;
 mod transfers;
@@ -31,6 +32,7 @@ use subchannel::{Role, Subchannel};
 use transfers::Transfers;
 use uploads::Uploads;
 
+pub use pieces::Piece;
 pub use qmd_call::{QmdCall, Registers, Source};
 
 /// A semaphore operation of the host or of a compute class.

@@ -123,6 +123,8 @@ pub fn scan(data: &[u8]) {
     let mut counters = Counters::new();
     let cut = (choice >> 2) as usize % (words.len() + 1);
     for part in [&words[..cut], &words[cut..]] {
+        let piece = tracker.piece(part, TABLE).words as usize;
+        assert!(part.is_empty() || (1..=part.len()).contains(&piece));
         let mut found = [QmdCall::default(); TABLE];
         let scan = tracker.scan(part, &mut found, &mut counters);
         assert!(scan.found <= TABLE);

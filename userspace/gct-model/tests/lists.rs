@@ -8,12 +8,19 @@ mod lanes;
 
 use common::{capture, orders, Qmd, Segment, CHANNEL, COPY};
 use gct_core::lane::limits::LaunchLimits;
+use gct_core::submit::method::{incr, non_incr};
 use gct_core::submit::stats::{Counters, Reason};
 use gct_model::qmd::V04_00;
 use gct_model::{Config, Machine, Order, Run, SparseMemory};
-use lanes::{limits, Bench, COPIES_WORDS, DISABLED, SLOT_COUNT, STEPS};
+use lanes::{limits, Bench, COPIES_WORDS, DISABLED, SLOT_COUNT, STEPS, UNSEEN};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Words that a turn reads, but for the last segment.
+const TURN: u32 = 512;
+/// Words of a workspace in which each segment of a graph is read in many pieces: of two descriptors
+/// at most.
+const SHORT: usize = 1200;
 
 /// A run with blocks: its grid, and how many with this grid ran before it.
 type Which = ([u32; 3], usize);
@@ -56,8 +63,10 @@ fn check(name: &str, segments: &[Vec<u32>], may_rely: impl Fn(&Which, &Which) ->
         relied = &relied & &order_of(others).1;
     }
     relied.retain(|(first, then)| may_rely(first, then));
-    for (order, (_, memory)) in orders().zip(&natives) {
-        let mut bench = Bench::new(order, true);
+    let lengths = [COPIES_WORDS as usize, SHORT].into_iter();
+    let each = lengths.flat_map(|longest| orders().zip(&natives).map(move |it| (longest, it)));
+    for (longest, (order, (_, memory))) in each {
+        let mut bench = Bench::reading(order, true, longest);
         for words in segments {
             assert!(bench.run(words), "{name}: {:?}", bench.counters());
         }
@@ -235,6 +244,7 @@ proptest! {
         name in prop::sample::select(vec![["graph4_upload", "graph4"], ["graph_fork_upload", "graph_fork"]]),
         captured: bool,
         toggles: bool,
+        pieces: bool,
     ) {
         let mut segments = if captured { segments(&name) } else { submitted(&graph) };
         for (segment, at, word, bit) in changes {
@@ -243,7 +253,8 @@ proptest! {
             let at = at.index(words.len());
             words[at] = if whole { word } else { words[at] ^ 1 << bit };
         }
-        let mut bench = Bench::new(Order::Random(7), true);
+        let longest = if pieces { SHORT } else { COPIES_WORDS as usize };
+        let mut bench = Bench::reading(Order::Random(7), true, longest);
         for words in &segments {
             if !bench.run(words) {
                 break;
@@ -301,6 +312,83 @@ fn graphs_that_come_and_go_find_room() {
     assert_eq!(bench.counters().kept(Reason::MemoryFull), 0);
 }
 
+/// A graph whose upload is longer than what is read at once runs as others do. The upload is read
+/// twice at most, and its entry counts as read at its end.
+#[test]
+fn a_long_graph_is_uploaded_in_pieces() {
+    let [upload, replay] = chain(HEAD, 250);
+    let mut bench = Bench::reading(Order::Eager, true, 2048);
+    bench.turn = TURN;
+    bench.submit(&upload);
+    let (mut last, mut turns) = (0, 0);
+    while bench.read().1 == 0 {
+        bench.publish();
+        bench.execute();
+        let (read, _) = bench.read();
+        assert!(read - last <= 2048, "a turn ends behind a piece");
+        (last, turns) = (read, turns + 1);
+        assert!(turns < 100 && !bench.channel.lane.is_refused());
+    }
+    assert!(upload.len() > 20_000 && last < 2 * upload.len(), "{last}");
+    assert!(bench.finish());
+    for _ in 0..2 {
+        assert!(bench.run(&replay), "{:?}", bench.counters());
+    }
+    assert_eq!(widths(&bench, 0), (1..=250).collect::<Vec<_>>().repeat(2));
+    bench.is_bound();
+    assert_eq!(bench.counters().sums.crowded, 0);
+}
+
+/// Whatever a long segment holds, a turn reads no more than the lane can read at once, its tenant
+/// pays for it, and the segment comes to its end.
+#[test]
+fn long_segments_hold_nobody_up() {
+    const WORDS: usize = 200_000;
+    const LONGEST: usize = 1 << 14;
+    let invalidate = [incr(1, 0x2b4, 1), 0x10_0000, incr(1, 0x2c0, 1), 1];
+    // What is read at once has room for as many calls as a short segment.
+    let mut calls = invalidate.repeat(WORDS / 4);
+    calls[WORDS - LONGEST..].fill(0);
+    // One burst after the other, the longest there are.
+    let mut bursts = vec![0; WORDS];
+    bursts
+        .iter_mut()
+        .step_by(0x2000)
+        .for_each(|header| *header = non_incr(0, 0x100, 0x1fff));
+    let mut rare = vec![0; WORDS];
+    for at in (10..WORDS - 4).step_by(4099) {
+        rare[at..at + 4].copy_from_slice(&invalidate);
+    }
+    // The words behind the end are not executed, so they are not read.
+    let mut ended = vec![6 << 29; WORDS];
+    ended[..9].fill(0);
+    ended[9] = 7 << 29;
+    for (name, words) in [
+        ("zeros", vec![0; WORDS]),
+        ("calls", calls),
+        ("bursts", bursts),
+        ("rare calls", rare),
+        ("an end", ended),
+    ] {
+        let mut bench = Bench::reading(Order::Eager, true, LONGEST);
+        bench.turn = TURN;
+        bench.submit(&words);
+        let (mut last, mut turns) = (0, 0);
+        while bench.read().1 == 0 {
+            bench.publish();
+            bench.execute();
+            let (read, _) = bench.read();
+            assert!(read - last < TURN as usize + LONGEST, "{name}");
+            let left = TURN.saturating_sub((read - last) as u32);
+            assert!(bench.left <= left, "{name}");
+            (last, turns) = (read, turns + 1);
+            assert!(turns < 2000, "{name}: {:?}", bench.counters());
+            assert!(!bench.channel.lane.is_refused(), "{name}");
+        }
+        assert!(bench.finish());
+    }
+}
+
 /// Where the ends of launches are tracked, those of a list are admitted as others are: two of which
 /// the duration is not known.
 #[test]
@@ -350,9 +438,11 @@ fn a_refused_list_costs_as_much_as_another() {
 #[test]
 fn a_refused_segment_takes_no_graphs() {
     let [upload, replay] = chain(HEAD, 4);
-    let long = vec![0; COPIES_WORDS as usize + 1];
+    // A long one is refused in its second piece, too.
+    let mut long = vec![0; 2 * SHORT];
+    long[SHORT] = 6 << 29;
     for unread in [&long[..], &[6 << 29]] {
-        let mut bench = Bench::new(Order::Eager, true);
+        let mut bench = Bench::reading(Order::Eager, true, SHORT);
         assert!(bench.run(&upload));
         assert!(!bench.run(unread));
         bench.switch();
@@ -387,7 +477,8 @@ fn a_graph_that_may_be_another_is_refused() {
         let mut bench = Bench::new(Order::Eager, true);
         assert!(bench.run(&upload));
         bench.governor.set_limits(limits(false));
-        assert!(bench.run(&vec![0; COPIES_WORDS as usize + 1]));
+        bench.submit_at(UNSEEN, 1);
+        assert!(bench.finish());
         assert!(!again || bench.run(&upload));
         assert_eq!(bench.run(&replay), again, "{:?}", bench.counters());
         let runs: &[u32] = if again { &[1, 2, 3, 4] } else { &[] };

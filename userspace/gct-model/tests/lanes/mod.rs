@@ -34,11 +34,15 @@ const SLOTS: u64 = 0x22_0000_0000;
 const DONE: u64 = 0x23_0000_0000;
 const PROGRESS: u64 = 0x24_0000_0000;
 const LANE: Range<u64> = SEGMENT..0x25_0000_0000;
+/// An address that the lane does not find.
+pub(crate) const UNSEEN: u64 = LANE.end;
 
 const ENTRIES: u32 = 64;
 pub(crate) const COPIES_WORDS: u32 = 1 << 16;
 /// Fewer than a graph has nodes.
 pub(crate) const SLOT_COUNT: u32 = 8;
+/// The tenant's segments, in words.
+const SEGMENTS_WORDS: u64 = 1 << 20;
 /// Nodes that are known, and launches of a list.
 const NODES: usize = 512;
 pub(crate) const STEPS: usize = 256;
@@ -69,14 +73,15 @@ impl GuestMemory for Guarded {
     }
 }
 
-/// The GPU, as the lane sees its memory. A view is an address and a number of words.
-struct Gpu(RefCell<Machine<Guarded>>);
+/// The GPU, as the lane sees its memory, and how many words of segments the lane has read. A view
+/// is an address and a number of words.
+struct Gpu(RefCell<Machine<Guarded>>, Cell<usize>);
 
 impl Words for Gpu {
     type View = (u64, usize);
 
     fn find(&self, va: u64, count: usize) -> Option<(u64, usize)> {
-        (va % 4 == 0 && va < 1 << 48).then_some((va, count))
+        (va % 4 == 0 && va < 1 << 48 && va != UNSEEN).then_some((va, count))
     }
 
     fn load(&self, view: &(u64, usize), index: usize) -> Option<u32> {
@@ -90,6 +95,9 @@ impl Words for Gpu {
     }
 
     fn read(&self, view: &(u64, usize), to: &mut [u32]) -> bool {
+        if (SEGMENT..SEGMENT + 4 * SEGMENTS_WORDS).contains(&view.0) {
+            self.1.set(self.1.get() + to.len());
+        }
         let memory = &mut self.0.borrow_mut();
         for (word, at) in to.iter_mut().zip((view.0..).step_by(4)) {
             *word = memory.memory().read_u32(at).expect("all is mapped");
@@ -195,13 +203,19 @@ pub(crate) struct Bench {
     work: Workspace<Heap>,
     pub(crate) channel: Channel,
     other: Channel,
-    /// How many words of segments the last round could still have read.
+    /// How many words of segments a round may read, and could still have read in the last one.
+    pub(crate) turn: u32,
     pub(crate) left: u32,
     now: Ns,
 }
 
 impl Bench {
     pub(crate) fn new(order: Order, strict: bool) -> Self {
+        Self::reading(order, strict, COPIES_WORDS as usize)
+    }
+
+    /// Reads `longest` words of a segment at once.
+    pub(crate) fn reading(order: Order, strict: bool, longest: usize) -> Self {
         let config = Config {
             order,
             ..Config::default()
@@ -209,20 +223,20 @@ impl Bench {
         let mut governor = Governor::new(limits(strict), vec![], vec![None; NODES], vec![]);
         governor.keep_descriptors(vec![[0; 96]; NODES]);
         governor.set_gpu(Topology::together(TpcMask::first(8)));
-        let words = COPIES_WORDS as usize;
         Self {
-            gpu: Gpu(RefCell::new(Machine::new(
-                Guarded(SparseMemory::new(1 << 12)),
-                config,
-            ))),
+            gpu: Gpu(
+                RefCell::new(Machine::new(Guarded(SparseMemory::new(1 << 12)), config)),
+                Cell::new(0),
+            ),
             governor,
             work: Workspace::new(
-                vec![0; words],
+                vec![0; longest],
                 vec![Ordered::default(); 256],
-                vec![0; words],
+                vec![0; COPIES_WORDS as usize],
             ),
             channel: Channel::new(0),
             other: Channel::new(1),
+            turn: u32::MAX,
             left: 0,
             now: Ns(1 << 40),
         }
@@ -236,10 +250,15 @@ impl Bench {
     /// Submits a segment as the tenant.
     pub(crate) fn submit(&self, words: &[u32]) {
         assert!(self.gpu.write(&(SEGMENT, words.len()), 0, words));
+        self.submit_at(SEGMENT, u32::try_from(words.len()).expect("short"));
+    }
+
+    /// Submits words of the tenant's memory.
+    pub(crate) fn submit_at(&self, va: u64, words: u32) {
         let put = self.channel.sides.control(Side::Tenant, Control::Put);
         let segment = gpfifo::Segment {
-            va: SEGMENT,
-            words: u32::try_from(words.len()).expect("short"),
+            va,
+            words,
             subroutine: false,
             wait: false,
             conditional: false,
@@ -265,7 +284,7 @@ impl Bench {
             copies: Some(copies),
             slots: Some(slots),
             turn: 16,
-            words: u32::MAX,
+            words: self.turn,
             work: &mut self.work,
             now: self.now,
         };
@@ -309,6 +328,13 @@ impl Bench {
             }
         }
         panic!("it goes on and on");
+    }
+
+    /// Returns how many words of the tenant's segments were read, and how many entries of the
+    /// tenant count as read.
+    pub(crate) fn read(&self) -> (usize, u32) {
+        let get = self.channel.sides.control(Side::Tenant, Control::Get);
+        (self.gpu.1.get(), get.get())
     }
 
     pub(crate) fn runs(&self) -> Vec<Run> {

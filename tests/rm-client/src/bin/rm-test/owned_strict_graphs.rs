@@ -11,6 +11,7 @@ use crate::owned_launch::{disabled, member, NAME};
 use crate::owned_slots::{put, QMD_AT};
 use crate::owned_strict::{refused, Tenant, BYTES, ERROR, REMOVAL, STRICT};
 use crate::tree::{eventually, Group};
+use gct_core::owned::SEGMENT_WORDS;
 use gct_core::submit::method::incr;
 use gct_core::submit::qmd::v04_00;
 use gct_ktap::{same, During, Outcome, Stop, Test};
@@ -27,8 +28,9 @@ pub(crate) const TESTS: &[Test] = &[
 const LIST: &str = "0-31";
 /// Bytes between two descriptors.
 const NODE: u64 = 0x200;
-/// Nodes of a long graph. They have fewer slots.
-const LONG: u32 = 300;
+/// Nodes of a long graph. They have fewer slots, and their upload has more words than are read at
+/// once.
+const LONG: u32 = 1000;
 /// The actions of dependents.
 const SCHEDULE: u32 = 1;
 const DECREMENT: u32 = 4;
@@ -162,7 +164,9 @@ fn in_turn() -> Outcome {
                 .map_on_gpu(memory, bytes.next_multiple_of(0x1_0000))?,
             count: LONG,
         };
-        launcher.submit(&graph.upload());
+        let upload = graph.upload();
+        same("long", upload.len() > SEGMENT_WORDS, true)?;
+        launcher.submit(&upload);
         for _ in 0..3 {
             graph.runs(&mut launcher)?;
             tenant.launches(&mut launcher)?;
