@@ -7,7 +7,7 @@ use super::gpu::Gpu;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
 use super::lent::Lent;
-use super::limited::Limited;
+use super::limited::{Limited, Room};
 use super::limits::{move_workers, terms};
 use super::{record_made, Parts, Pending, Record};
 use crate::bindings::gct_call;
@@ -176,24 +176,32 @@ pub(super) fn attend(
 
 /// Returns the process of a file on a GPU, with the limits of now. Makes it if there is none.
 fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
-    // A write that comes later finds what is made here.
-    let _updating = glue.owned.updating.lock();
-    let inner = record.inner.lock();
-    let known = inner
-        .limited
-        .iter()
-        .find(|limited| limited.gpu == gpu)
-        .cloned();
-    drop(inner);
-    if let Some(known) = known {
-        return Ok(known);
+    let mut room = None;
+    loop {
+        // A write that comes later finds what is made here.
+        let updating = glue.owned.updating.lock();
+        let inner = record.inner.lock();
+        let known = inner
+            .limited
+            .iter()
+            .find(|limited| limited.gpu == gpu)
+            .cloned();
+        drop(inner);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let terms = terms(glue, record.file, gpu).ok_or(Refused)?;
+        let made = match (glue.owned.limited_of(terms.proc, gpu), room.take()) {
+            (Some(known), _) => known,
+            (None, Some(room)) => Limited::new(gpu, &terms, room)?,
+            (None, None) => {
+                drop(updating);
+                room = Some(Room::new()?);
+                continue;
+            }
+        };
+        let limited = &mut record.inner.lock().limited;
+        limited.push(made.clone(), GFP_KERNEL_ACCOUNT)?;
+        return Ok(made);
     }
-    let terms = terms(glue, record.file, gpu).ok_or(Refused)?;
-    let made = match glue.owned.limited_of(terms.proc, gpu) {
-        Some(known) => known,
-        None => Limited::new(gpu, &terms)?,
-    };
-    let limited = &mut record.inner.lock().limited;
-    limited.push(made.clone(), GFP_KERNEL_ACCOUNT)?;
-    Ok(made)
 }

@@ -12,8 +12,11 @@ use gct_core::lane::roster::{Company, Roster, Seats, MEMBERS_MAX};
 use gct_core::lane::words::Storage;
 use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::owned::{KERNELS_MAX, LAWS_MAX, NODES_MAX};
+use gct_core::policy::predict;
+use gct_core::policy::scale::Law;
 use gct_core::policy::share::Rival;
 use gct_core::policy::tpc::{Neighbour, Rank};
+use gct_core::submit::graph::Node;
 use gct_core::submit::qmd::v04_00;
 use gct_core::units::Ns;
 use kernel::prelude::*;
@@ -43,32 +46,52 @@ struct Counted {
     time: GpuTime,
 }
 
+/// What a process on a GPU has room for: 10 MiB, charged to who asks.
+pub(super) struct Room {
+    kernels: KVVec<Option<predict::Entry>>,
+    nodes: KVVec<Option<Node>>,
+    descriptors: KVVec<[u32; v04_00::WORDS]>,
+    laws: KVVec<Option<Law>>,
+    seats: Seats<Kv>,
+}
+
+impl Room {
+    /// Allocates it. Who is at a limit on its memory may wait for long, so others do not wait for
+    /// it: no lock is held.
+    pub(super) fn new() -> Result<Self, Refused> {
+        let flags = GFP_KERNEL_ACCOUNT;
+        Ok(Self {
+            kernels: KVVec::from_elem(None, KERNELS_MAX, flags)?,
+            nodes: KVVec::from_elem(None, NODES_MAX, flags)?,
+            descriptors: KVVec::from_elem([0; v04_00::WORDS], NODES_MAX, flags)?,
+            laws: KVVec::from_elem(None, LAWS_MAX, flags)?,
+            seats: Seats {
+                neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
+                slots: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
+                rivals: KVVec::from_elem(Rival::default(), MEMBERS_MAX, flags)?,
+                numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
+            },
+        })
+    }
+}
+
 /// Creates the governor of a process under its limits of now. It is large, so it is built in a
 /// frame of its own, and never moved on a stack.
 #[inline(never)]
-fn governor(terms: &Terms) -> Result<KBox<Governor>, Refused> {
-    let flags = GFP_KERNEL_ACCOUNT;
-    let kernels = KVVec::from_elem(None, KERNELS_MAX, flags)?;
-    let nodes = KVVec::from_elem(None, NODES_MAX, flags)?;
-    let laws = KVVec::from_elem(None, LAWS_MAX, flags)?;
-    let seats = Seats {
-        neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
-        slots: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
-        rivals: KVVec::from_elem(Rival::default(), MEMBERS_MAX, flags)?,
-        numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
-    };
-    let mut governor = KBox::new(Governor::new(terms.limits, kernels, nodes, laws), flags)?;
-    governor.keep_descriptors(KVVec::from_elem([0; v04_00::WORDS], NODES_MAX, flags)?);
+fn governor(terms: &Terms, room: Room) -> Result<KBox<Governor>, Refused> {
+    let governor = Governor::new(terms.limits, room.kernels, room.nodes, room.laws);
+    let mut governor = KBox::new(governor, GFP_KERNEL_ACCOUNT)?;
+    governor.keep_descriptors(room.descriptors);
     governor.set_gpu(terms.topology);
-    governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
+    governor.set_peers(Some(Company::new(terms.owner, terms.standing, room.seats)));
     Ok(governor)
 }
 
 impl Limited {
     /// Creates the state of a process under its limits of now.
     #[inline(never)]
-    pub(super) fn new(gpu: u32, terms: &Terms) -> Result<Arc<Self>, Refused> {
-        let governor = governor(terms)?;
+    pub(super) fn new(gpu: u32, terms: &Terms, room: Room) -> Result<Arc<Self>, Refused> {
+        let governor = governor(terms, room)?;
         let proc = terms.proc;
         let limited = Arc::pin_init(
             pin_init!(Self {
