@@ -5,7 +5,6 @@
 
 use crate::{ktap, report};
 use anyhow::Context;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -26,9 +25,6 @@ const BOOTED_MARK: &str = "Run /init as init process";
 
 /// Maximum number of lines of a bug report that are repeated at the end.
 const REPORT_LINES: usize = 60;
-
-/// Number of lines that tell where a machine was when it stopped.
-const LAST_LINES: usize = 12;
 
 /// Interval of checks whether a silent machine still runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -59,8 +55,6 @@ pub(crate) struct Outcome {
     pub(crate) bugs: Vec<String>,
     /// The kernel's messages from the first bug on.
     pub(crate) report: Vec<String>,
-    /// The last lines of both ports.
-    pub(crate) last: VecDeque<String>,
     /// Whether the time limit ended the run.
     pub(crate) timed_out: bool,
 }
@@ -126,7 +120,6 @@ impl Console {
                     break;
                 }
             };
-            outcome.remember(&line.text);
             match line.source {
                 Source::Kernel => {
                     self.booted |= line.text.contains(BOOTED_MARK);
@@ -182,13 +175,6 @@ impl Console {
 }
 
 impl Outcome {
-    fn remember(&mut self, text: &str) {
-        if self.last.len() == LAST_LINES {
-            self.last.pop_front();
-        }
-        self.last.push_back(text.to_owned());
-    }
-
     /// Counts a bug whose report was lost or truncated on the console, or needs a whole line.
     fn repeated_kernel_line(&mut self, text: &str) {
         let bug = report::is_bug(text) || report::is_failed_assertion(text);

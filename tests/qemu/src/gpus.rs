@@ -15,6 +15,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for a server to exit after the machine is gone.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
+/// The most lines of a log that a message repeats.
+const LAST_LINES: usize = 10;
+
 /// A running server.
 #[derive(Debug)]
 struct Gpu {
@@ -106,11 +109,15 @@ impl Gpu {
 
     /// Returns the end of the server's log, to append to a message.
     fn last_words(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(10)..]
-            .iter()
-            .map(|line| format!("\n    {line}"))
-            .collect()
+        let lines = last_lines(&self.log).into_iter();
+        lines.map(|line| format!("\n    {line}")).collect()
     }
+}
+
+/// Returns the last lines of a log, which tell where its writer was.
+pub(crate) fn last_lines(log: &Path) -> Vec<String> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(LAST_LINES)..].iter();
+    last.map(|line| (*line).to_owned()).collect()
 }

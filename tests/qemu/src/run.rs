@@ -3,7 +3,7 @@
 //! Runs one machine, from its parts to the verdict.
 
 use crate::console::{Console, Outcome};
-use crate::gpus::Gpus;
+use crate::gpus::{last_lines, Gpus};
 use crate::initramfs::{self, GuestFile};
 use crate::machine::{Machine, Serial};
 use crate::paths::{self, BuildTree};
@@ -255,13 +255,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
     if ended.is_none() {
         qemu.kill();
     }
-    let mut problems = problems(options, &outcome, gpus.stop());
+    let problems = problems(options, &outcome, gpus.stop());
     if outcome.status.is_none() {
         let ended = ended.map_or("was killed here".into(), |status| status.to_string());
-        problems.push(format!("QEMU: {ended}"));
+        println!("gct-vm: QEMU: {ended}");
         let said = fs::read_to_string(&messages).unwrap_or_default();
-        problems.extend(said.lines().map(|line| format!("QEMU said: {line}")));
-        problems.extend(outcome.last.iter().map(|line| format!("last: {line}")));
+        for line in said.lines() {
+            println!("gct-vm: QEMU said: {line}");
+        }
+        for line in last_lines(&log) {
+            println!("gct-vm: log: {line}");
+        }
     }
     conclude(options, &outcome, &problems, start.elapsed())
 }
