@@ -5,6 +5,7 @@
 
 mod common;
 mod lanes;
+mod rings;
 
 use common::{capture, orders, Qmd, Segment, CHANNEL, COPY};
 use gct_core::lane::limits::LaunchLimits;

@@ -3,6 +3,7 @@
 //! Simulates many tenants that share a GPU, and checks what the policies promise.
 
 mod common;
+mod rings;
 mod tenants;
 
 use std::ops::Range;

@@ -3,6 +3,7 @@
 //! A tenant whose lanes list the launches of CUDA graphs. The model runs what they publish.
 
 use super::common::CHANNEL;
+use super::rings::Sides;
 use gct_core::lane::channel::Lane;
 use gct_core::lane::copies::{Copies, Mark};
 use gct_core::lane::governor::{Governor, Nobody};
@@ -11,7 +12,7 @@ use gct_core::lane::limits::LaunchLimits;
 use gct_core::lane::ring::RealRing;
 use gct_core::lane::split::{AtomRoom, SLOTS_WORDS};
 use gct_core::lane::whole::WholeSlots;
-use gct_core::lane::words::{Control, Rings, Side, Storage, Words};
+use gct_core::lane::words::{Control, Side, Storage, Words};
 use gct_core::lane::work::{Round, Stream, Workspace};
 use gct_core::mask::TpcMask;
 use gct_core::submit::gpfifo::{self, Entry, Fetch};
@@ -115,41 +116,6 @@ impl Words for Gpu {
     }
 }
 
-/// Both sides of the channel.
-struct Sides {
-    rings: [Vec<Cell<u64>>; 2],
-    userd: [[Cell<u32>; 2]; 2],
-}
-
-impl Sides {
-    fn control(&self, side: Side, control: Control) -> &Cell<u32> {
-        &self.userd[side as usize][control as usize]
-    }
-}
-
-impl Rings for Sides {
-    fn entry(&self, index: u32) -> Option<u64> {
-        let entry = self.rings[Side::Tenant as usize].get(index as usize);
-        entry.map(Cell::get)
-    }
-
-    fn set_entry(&self, index: u32, entry: u64) {
-        self.rings[Side::Real as usize][index as usize].set(entry);
-    }
-
-    fn load(&self, side: Side, control: Control) -> Option<u32> {
-        Some(self.control(side, control).get())
-    }
-
-    fn store_get(&self, get: u32) {
-        self.control(Side::Tenant, Control::Get).set(get);
-    }
-
-    fn publish(&self, put: u32, _token: u32) {
-        self.control(Side::Real, Control::Put).set(put);
-    }
-}
-
 /// A channel of the tenant.
 pub(crate) struct Channel {
     sides: Sides,
@@ -161,7 +127,6 @@ pub(crate) struct Channel {
 
 impl Channel {
     fn new(number: u32) -> Self {
-        let ring = || (0..ENTRIES).map(|_| Cell::new(0)).collect();
         let room = AtomRoom::new(vec![0; SLOTS_WORDS], vec![]);
         let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; 256]);
         let mut lane = Lane::new(
@@ -179,10 +144,7 @@ impl Channel {
             (done, (done, SLOT_COUNT as usize)),
         );
         Self {
-            sides: Sides {
-                rings: [ring(), ring()],
-                userd: Default::default(),
-            },
+            sides: Sides::new(ENTRIES),
             fetch: Fetch::new(),
             lane,
             copies: Copies::new(

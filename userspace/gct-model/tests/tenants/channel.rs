@@ -4,10 +4,10 @@
 
 use super::memory::Ram;
 use crate::common::{Qmd, Segment, COPY};
-use gct_core::lane::words::{Control, Rings, Side, Words};
+use crate::rings::Sides;
+use gct_core::lane::words::{Control, Side, Words};
 use gct_core::submit::gpfifo::{self, Entry, Fetch};
 use gct_model::qmd::V04_00;
-use std::cell::Cell;
 
 /// Entries of either ring.
 pub(crate) const ENTRIES: u32 = 32;
@@ -35,12 +35,10 @@ pub(crate) struct Kernel {
     pub(crate) block_ns: u64,
 }
 
-/// Rings and USERD of a channel, on the tenant's side and on the real one.
+/// A channel on the tenant's side and on the real one.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    rings: [Vec<Cell<u64>>; 2],
-    /// GP_GET and GP_PUT of each side.
-    userd: [[Cell<u32>; 2]; 2],
+    pub(crate) sides: Sides,
     fetch: Fetch,
     /// The last PCAS_A.
     descriptor: u64,
@@ -55,28 +53,22 @@ pub(crate) struct Fetched {
 
 impl Channel {
     pub(crate) fn new() -> Self {
-        let ring = || (0..ENTRIES).map(|_| Cell::new(0)).collect();
         Self {
-            rings: [ring(), ring()],
-            userd: Default::default(),
+            sides: Sides::new(ENTRIES),
             fetch: Fetch::new(),
             descriptor: 0,
         }
     }
 
-    fn control(&self, side: Side, control: Control) -> &Cell<u32> {
-        &self.userd[side as usize][control as usize]
-    }
-
     /// Returns whether the tenant's ring has room.
     pub(crate) fn has_room(&self) -> bool {
-        let put = self.control(Side::Tenant, Control::Put).get();
-        (put + 1) % ENTRIES != self.control(Side::Tenant, Control::Get).get()
+        let put = self.sides.control(Side::Tenant, Control::Put).get();
+        (put + 1) % ENTRIES != self.sides.control(Side::Tenant, Control::Get).get()
     }
 
     /// Launches a kernel as the tenant, its `number`th launch, which releases that number.
     pub(crate) fn launch(&self, ram: &Ram, kernel: &Kernel, number: u32) {
-        let put = self.control(Side::Tenant, Control::Put);
+        let put = self.sides.control(Side::Tenant, Control::Put);
         let at = SEGMENTS + put.get() as usize * SEGMENT_WORDS;
         let qmd_at = QMDS + (number % QMD_COUNT) as usize * QMD_WORDS;
         let mut qmd = Qmd::grid(kernel.program, [kernel.blocks, 1, 1]);
@@ -95,18 +87,20 @@ impl Channel {
             wait: false,
             conditional: false,
         };
-        self.rings[Side::Tenant as usize][put.get() as usize].set(Entry::Segment(segment).encode());
+        self.sides.rings[Side::Tenant as usize][put.get() as usize]
+            .set(Entry::Segment(segment).encode());
         put.set((put.get() + 1) % ENTRIES);
     }
 
     /// Fetches the next published entry as the GPU.
     pub(crate) fn fetch(&mut self, ram: &Ram) -> Option<Fetched> {
-        let get = self.control(Side::Real, Control::Get).get();
-        if get == self.control(Side::Real, Control::Put).get() {
+        let get = self.sides.control(Side::Real, Control::Get).get();
+        if get == self.sides.control(Side::Real, Control::Put).get() {
             return None;
         }
-        let entry = self.rings[Side::Real as usize][get as usize].get();
-        self.control(Side::Real, Control::Get)
+        let entry = self.sides.rings[Side::Real as usize][get as usize].get();
+        self.sides
+            .control(Side::Real, Control::Get)
             .set((get + 1) % ENTRIES);
         let mut words = Vec::new();
         if let Entry::Segment(segment) = self.fetch.decode(entry) {
@@ -138,28 +132,5 @@ impl Channel {
             at = end;
         }
         found
-    }
-}
-
-impl Rings for Channel {
-    fn entry(&self, index: u32) -> Option<u64> {
-        let ring = &self.rings[Side::Tenant as usize];
-        ring.get(index as usize).map(Cell::get)
-    }
-
-    fn set_entry(&self, index: u32, entry: u64) {
-        self.rings[Side::Real as usize][index as usize].set(entry);
-    }
-
-    fn load(&self, side: Side, control: Control) -> Option<u32> {
-        Some(self.control(side, control).get())
-    }
-
-    fn store_get(&self, get: u32) {
-        self.control(Side::Tenant, Control::Get).set(get);
-    }
-
-    fn publish(&self, put: u32, _token: u32) {
-        self.control(Side::Real, Control::Put).set(put);
     }
 }

@@ -180,7 +180,7 @@ impl Tenant {
         let now = Ns(now);
         self.company().see(roster, now);
         self.governor.begin(now);
-        let moved = self.lane.follow_get(&self.channel);
+        let moved = self.lane.follow_get(&self.channel.sides);
         let mut round = Round {
             memory: &self.ram,
             scratch: Some(&mut self.scratch),
@@ -193,7 +193,7 @@ impl Tenant {
         };
         let count = self
             .lane
-            .publish(&self.channel, &mut self.governor, &mut round);
+            .publish(&self.channel.sides, &mut self.governor, &mut round);
         let pending = self.lane.is_unfinished();
         self.governor.end(pending, now);
         roster.publish(self.governor.peers().expect("set at the beginning"));
@@ -219,7 +219,7 @@ impl Tenant {
 
     /// Returns whether its lane has nothing to do.
     pub(crate) fn rests(&self) -> bool {
-        self.lane.rests(&self.channel)
+        self.lane.rests(&self.channel.sides)
     }
 
     /// Returns whether launches have not ended.
