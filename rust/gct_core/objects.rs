@@ -107,6 +107,16 @@ pub struct Object {
     previous: Handle,
 }
 
+/// An object that [`Objects::pop`] has removed.
+#[derive(Debug)]
+pub(crate) struct Popped {
+    pub(crate) object: Object,
+    /// Another alias of its resource, if there is one.
+    pub(crate) successor: Option<ObjectKey>,
+    /// Its parent, where to go on; `None` if it was the top of the tree.
+    pub(crate) next: Option<ObjectKey>,
+}
+
 impl Object {
     pub(crate) const fn new(file: FileId, class: Class) -> Self {
         Self {
@@ -259,12 +269,12 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Removes one object without children: `top` or a descendant of it. Returns it, and another
-    /// alias of its resource if there is one.
+    /// Removes one object without children: `at`, an object of the tree `top`, or a descendant of
+    /// it.
     ///
-    /// Repeated until it returns `None`, this removes the whole tree.
-    pub(crate) fn pop(&mut self, top: ObjectKey) -> Option<(Object, Option<ObjectKey>)> {
-        let mut at = top;
+    /// Repeated from `top` on, with [`Popped::next`] as `at`, this removes the whole tree. It goes
+    /// down to each object once, however deep the tree is.
+    pub(crate) fn pop(&mut self, top: ObjectKey, mut at: ObjectKey) -> Option<Popped> {
         for _ in 0..self.map.len() {
             match self.get(at)?.child {
                 ROOT => break,
@@ -276,7 +286,11 @@ impl<'a> Objects<'a> {
         self.unlist(at);
         let object = self.take(at)?;
         self.forget_client(at.handle, object.inner);
-        Some((object, successor))
+        Some(Popped {
+            object,
+            successor,
+            next: (at != top).then(|| ObjectKey::new(top.space, object.parent)),
+        })
     }
 
     /// Removes a client from the space of all clients, unless a newer client has its handle.

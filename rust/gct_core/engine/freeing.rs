@@ -10,7 +10,7 @@
 
 use super::Ticket;
 use crate::ids::{FileId, ProcKey};
-use crate::objects::ObjectKey;
+use crate::objects::{ObjectKey, Popped};
 use crate::rmapi::{Action, Call};
 use crate::state::State;
 
@@ -97,8 +97,13 @@ impl State<'_> {
         let mut left = OBJECTS_PER_STEP;
         let mut file = None;
         for top in [inner, Some(key)].into_iter().flatten() {
+            let mut at = top;
             while left > 0 && self.objects.child_of(top).is_some() {
-                file = self.drain_one(proc, top).or(file);
+                let Some(popped) = self.drain_one(proc, top, at) else {
+                    break;
+                };
+                file = Some(popped.object.file);
+                at = popped.next.unwrap_or(top);
                 left = left.saturating_sub(1);
             }
         }
@@ -110,8 +115,10 @@ impl State<'_> {
 
     pub(super) fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
         let mut file = None;
-        while let Some(of) = self.drain_one(proc, top) {
-            file = Some(of);
+        let mut next = Some(top);
+        while let Some(popped) = next.and_then(|at| self.drain_one(proc, top, at)) {
+            file = Some(popped.object.file);
+            next = popped.next;
         }
         if let Some(file) = file {
             // All objects of a tree belong to one file.
@@ -119,16 +126,17 @@ impl State<'_> {
         }
     }
 
-    /// Removes one object of a tree. Returns its file.
-    fn drain_one(&mut self, proc: ProcKey, top: ObjectKey) -> Option<FileId> {
-        let (object, successor) = self.objects.pop(top)?;
-        self.succeeded_by(&object, successor);
+    /// Removes one object of a tree: `at`, or one below it.
+    fn drain_one(&mut self, proc: ProcKey, top: ObjectKey, at: ObjectKey) -> Option<Popped> {
+        let popped = self.objects.pop(top, at)?;
+        let (object, successor) = (&popped.object, popped.successor);
+        self.succeeded_by(object, successor);
         // The driver duplicates no channel, so its names go with it.
         self.let_all_go(object.file, object.keeps);
         match successor {
-            Some(successor) => self.inherit(proc, &object, successor),
-            None => self.uncharge(proc, &object),
+            Some(successor) => self.inherit(proc, object, successor),
+            None => self.uncharge(proc, object),
         }
-        Some(object.file)
+        Some(popped)
     }
 }

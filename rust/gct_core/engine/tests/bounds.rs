@@ -50,6 +50,30 @@ fn open_and_close_visit_own_entries_only() {
     assert!(closed < STEPS_MAX, "{closed}");
 }
 
+/// In the user mode a tenant says what is below what.
+#[test]
+fn a_deep_tree_costs_what_its_objects_cost() {
+    const DEPTH: u64 = 2000;
+    const STEPS_OF_OBJECT: usize = 50;
+    let mut world = World::new(FeatureSet::NONE);
+    let chain = |world: &mut World, file| {
+        world.cuda(file);
+        let first = 0x5d00_0000;
+        world.alloc(file, DEVICE, first, 0xa06c, None);
+        for n in first + 1..first + DEPTH {
+            world.alloc(file, n - 1, n, 0xa06c, None);
+        }
+    };
+    let file = world.open(tenant(0), "");
+    chain(&mut world, file);
+    let freed = steps::of(|| world.free(file, CLIENT, 0));
+    assert!(freed < DEPTH as usize * STEPS_OF_OBJECT, "{freed}");
+    chain(&mut world, file);
+    let closed = steps::of(|| world.store.state().file_close(file));
+    assert!(closed < DEPTH as usize * STEPS_OF_OBJECT, "{closed}");
+    world.store.check();
+}
+
 fn reuse_a_pid(world: &mut World) {
     let old = world.open(tenant(7), "");
     let young = ProcKey {
