@@ -64,6 +64,8 @@ pub(crate) struct Daemon {
     tree: Tree,
     tenants: Tenants,
     pending: PendingWrites,
+    /// Whether limits may have changed that are not published yet.
+    publish_due: bool,
     lowerings: Lowerings,
     looks: Looks,
     balances: Balances,
@@ -116,6 +118,7 @@ impl Daemon {
             tree: Tree::default(),
             tenants: Tenants::default(),
             pending: PendingWrites::new()?,
+            publish_due: false,
             lowerings: Lowerings::new()?,
             looks: Looks::new()?,
             balances: Balances::new()?,
@@ -276,14 +279,30 @@ impl Daemon {
 
     /// Applies the core's pending effects to the tree and publishes the limits that changed.
     fn apply_effects(&mut self) {
+        self.apply_effects_later();
+        self.publish_if_due();
+    }
+
+    /// Applies the core's pending effects to the tree. The limits that changed are published before
+    /// the daemon waits for the next events: to publish costs a look at the pages of all, which no
+    /// message of a tenant may cause by itself.
+    fn apply_effects_later(&mut self) {
         while let Some(effect) = self.tables.state().next_effect() {
             self.tree.apply(effect);
         }
-        self.publish(self.pending.is_active());
+        self.publish_due = true;
+    }
+
+    /// Publishes the limits that changed in the events since the last time.
+    pub(crate) fn publish_if_due(&mut self) {
+        if self.publish_due {
+            self.publish(self.pending.is_active());
+        }
     }
 
     /// Publishes the limits of every process. `pending`: processes must acknowledge them.
     fn publish(&mut self, pending: bool) {
+        self.publish_due = false;
         self.tenants.publish(&self.tables.state(), pending);
     }
 

@@ -182,6 +182,7 @@ impl Server {
                     connection => self.serve(connection),
                 }
             }
+            self.daemon.lock().publish_if_due();
         }
     }
 

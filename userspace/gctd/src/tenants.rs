@@ -18,7 +18,7 @@ use gctd_ipc::shared::{SealedFd, Shared, SharedFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
 use seats::Holder;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Channels that are not managed, by reason.
 pub(crate) type Counts = [u64; Reason::COUNT];
@@ -108,6 +108,38 @@ impl Tenant {
         self.faults = faults;
         state.faulted_often(self.proc, self.gpu, more, xid);
     }
+
+    /// Writes the limits in force to its page, if they have changed. Returns whether they have.
+    fn publish(&mut self, state: &State<'_>, pending: bool) -> bool {
+        let settings = state.launch_settings(self.proc, self.gpu);
+        let share = state.share(self.proc, self.gpu);
+        let limits = Limits {
+            native: state.native(self.proc, self.gpu),
+            ..Limits::new(
+                &settings,
+                &state.standing(self.proc, self.gpu).own,
+                &state.gpu_topology(self.gpu),
+                &share,
+                state.clock(self.gpu),
+            )
+        };
+        if self.limits == Some(limits) {
+            return false;
+        }
+        let before = self.limits.unwrap_or(Limits::NONE);
+        self.limits = Some(limits);
+        self.generation += 1;
+        if before.controlled() != limits.controlled() {
+            self.controlled = self.generation;
+            self.answer = match (self.answer, pending) {
+                (Answer::Late, _) => Answer::Late,
+                (_, true) => Answer::Awaited,
+                (_, false) => Answer::Due,
+            };
+        }
+        self.page.set_limits(self.generation, &limits);
+        true
+    }
 }
 
 /// Returns whether an owner is a process or its group.
@@ -137,7 +169,7 @@ pub(crate) struct Tenants {
     tenants: Vec<Tenant>,
     boards: Vec<GpuBoard>,
     /// A number for each owner of reserved TPCs, in order of arrival.
-    numbers: Vec<(Owner, u32)>,
+    numbers: BTreeMap<Owner, u32>,
     last_number: u32,
     last_user: u32,
 }
@@ -332,6 +364,36 @@ impl Tenants {
         }
     }
 
+    /// Writes the limits in force to a page that its process has yet to map.
+    pub(crate) fn publish_page(
+        &mut self,
+        connection: ConnectionId,
+        gpu: GpuId,
+        state: &State<'_>,
+        pending: bool,
+    ) {
+        let of = |t: &&mut Tenant| t.connection == connection && t.gpu == gpu;
+        if let Some(tenant) = self.tenants.iter_mut().find(of) {
+            tenant.publish(state, pending);
+        }
+    }
+
+    /// Writes the slot of a process that has mapped its page.
+    pub(crate) fn publish_slot(&mut self, connection: ConnectionId, minor: u32, state: &State<'_>) {
+        let of = |t: &&Tenant| t.connection == connection && t.minor == minor;
+        let Some(tenant) = self.tenants.iter().find(of) else {
+            return;
+        };
+        let owner = state.owner_of(tenant.proc);
+        self.numbers.entry(owner).or_insert_with(|| {
+            self.last_number = self.last_number.checked_add(1).unwrap_or(1);
+            self.last_number
+        });
+        if let Some(board) = self.boards.iter_mut().find(|board| board.gpu == tenant.gpu) {
+            write_slot(&mut board.writer, tenant, &self.numbers, state);
+        }
+    }
+
     /// Writes the limits in force to every page, and reservations and priorities to the boards.
     ///
     /// `pending`: a write is pending. It waits for the processes whose time slice or freeze it
@@ -339,31 +401,7 @@ impl Tenants {
     pub(crate) fn publish(&mut self, state: &State<'_>, pending: bool) {
         let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
-            let settings = state.launch_settings(tenant.proc, tenant.gpu);
-            let share = state.share(tenant.proc, tenant.gpu);
-            let limits = Limits {
-                native: state.native(tenant.proc, tenant.gpu),
-                ..Limits::new(
-                    &settings,
-                    &state.standing(tenant.proc, tenant.gpu).own,
-                    &state.gpu_topology(tenant.gpu),
-                    &share,
-                    state.clock(tenant.gpu),
-                )
-            };
-            if tenant.limits != Some(limits) {
-                let before = tenant.limits.unwrap_or(Limits::NONE);
-                tenant.limits = Some(limits);
-                tenant.generation += 1;
-                if before.controlled() != limits.controlled() {
-                    tenant.controlled = tenant.generation;
-                    tenant.answer = match (tenant.answer, pending) {
-                        (Answer::Late, _) => Answer::Late,
-                        (_, true) => Answer::Awaited,
-                        (_, false) => Answer::Due,
-                    };
-                }
-                tenant.page.set_limits(tenant.generation, &limits);
+            if tenant.publish(state, pending) {
                 changed.insert(tenant.connection);
             }
         }
@@ -375,10 +413,9 @@ impl Tenants {
         self.number_owners(state);
         for board in &mut self.boards {
             // A process whose pulse cannot be read yet would look idle.
-            let ready = |t: &&Tenant| t.gpu == board.gpu && t.pulse().is_some();
-            let here = self.tenants.iter().filter(ready);
-            let here: Vec<&Tenant> = here.collect();
-            write_board(board, &here, &self.numbers, state);
+            for tenant in self.tenants.iter().filter(|t| t.gpu == board.gpu) {
+                write_slot(&mut board.writer, tenant, &self.numbers, state);
+            }
         }
     }
 
@@ -461,13 +498,14 @@ impl Tenants {
     /// Numbers new owners, and removes those without a process.
     fn number_owners(&mut self, state: &State<'_>) {
         let owners = self.tenants.iter().map(|t| state.owner_of(t.proc));
-        let owners: Vec<Owner> = owners.collect();
-        self.numbers.retain(|(known, _)| owners.contains(known));
+        let known = core::mem::take(&mut self.numbers);
         for owner in owners {
-            if self.numbers.iter().all(|(known, _)| *known != owner) {
-                self.last_number = self.last_number.checked_add(1).unwrap_or(1);
-                self.numbers.push((owner, self.last_number));
-            }
+            self.numbers.entry(owner).or_insert_with(|| {
+                known.get(&owner).copied().unwrap_or_else(|| {
+                    self.last_number = self.last_number.checked_add(1).unwrap_or(1);
+                    self.last_number
+                })
+            });
         }
     }
 }
@@ -505,29 +543,29 @@ fn new_tenant(
     })
 }
 
-/// Writes the slots of a GPU's board: reservation and priority of each process.
-fn write_board(
-    board: &mut GpuBoard,
-    here: &[&Tenant],
-    numbers: &[(Owner, u32)],
+/// Writes the slot of a process whose pulse can be read: what neighbours know of it.
+fn write_slot(
+    writer: &mut BoardWriter,
+    tenant: &Tenant,
+    numbers: &BTreeMap<Owner, u32>,
     state: &State<'_>,
 ) {
-    for (tenant, (index, user)) in here.iter().filter_map(|t| Some((t, t.slot?))) {
-        let owner = state.owner_of(tenant.proc);
-        let number = numbers.iter().find(|(known, _)| *known == owner);
-        let standing = state.standing(tenant.proc, tenant.gpu);
-        let slot = Slot {
-            user,
-            tenant: number.map_or(0, |(_, number)| *number),
-            tpcs: *standing.own.words(),
-            alone: *standing.alone.words(),
-            allowed: *standing.allowed.words(),
-            lends: standing.lends,
-            confined: standing.confined,
-            priority: standing.rank.priority.get(),
-            best_effort: standing.rank.best_effort,
-            weight: standing.weight,
-        };
-        board.writer.set(index, slot);
-    }
+    let Some(((index, user), _)) = tenant.slot.zip(tenant.pulse()) else {
+        return;
+    };
+    let number = numbers.get(&state.owner_of(tenant.proc));
+    let standing = state.standing(tenant.proc, tenant.gpu);
+    let slot = Slot {
+        user,
+        tenant: number.copied().unwrap_or(0),
+        tpcs: *standing.own.words(),
+        alone: *standing.alone.words(),
+        allowed: *standing.allowed.words(),
+        lends: standing.lends,
+        confined: standing.confined,
+        priority: standing.rank.priority.get(),
+        best_effort: standing.rank.best_effort,
+        weight: standing.weight,
+    };
+    writer.set(index, slot);
 }

@@ -149,7 +149,7 @@ impl Daemon {
             self.tables.state().uncharge_ticket(file, ticket);
         }
         if self.tables.state().has_effects() {
-            self.apply_effects();
+            self.apply_effects_later();
         }
     }
 }

@@ -44,7 +44,11 @@ impl Daemon {
             }
             self.charge_managed_on(session, gpu);
             self.restore_own(key);
-            self.apply_effects();
+            // Its limits are there when it maps the page.
+            let pending = self.pending.is_active();
+            let state = self.tables.state();
+            self.tenants.publish_page(connection, gpu, &state, pending);
+            self.apply_effects_later();
         }
         Ok(gpu)
     }
@@ -87,7 +91,9 @@ impl Daemon {
     pub(crate) fn page_mapped(&mut self, session: &Session, minor: u32) -> Result<(), Error> {
         let sealed = self.tenants.seal(session.connection, minor);
         sealed.map_err(|_| Error::Access)?;
-        self.apply_effects();
+        let state = self.tables.state();
+        self.tenants.publish_slot(session.connection, minor, &state);
+        self.apply_effects_later();
         Ok(())
     }
 

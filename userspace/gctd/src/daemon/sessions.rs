@@ -118,7 +118,7 @@ impl Daemon {
             self.abandon(session.file, &call, ticket);
         }
         self.tables.state().file_close(session.file);
-        self.apply_effects();
+        self.apply_effects_later();
         self.try_commit();
         u64::try_from(pages).unwrap_or(0)
     }
