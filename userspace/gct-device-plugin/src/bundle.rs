@@ -249,6 +249,8 @@ fn add(root: &Path, library: &str, is_own: impl Fn(&OwnedFd, &Path) -> Result<()
     let mut old = Vec::new();
     (&file).take(PRELOADS_MAX + 1).read_to_end(&mut old)?;
     ensure!(old.len() as u64 <= PRELOADS_MAX, "it is too long");
+    // The loader reads nothing behind one.
+    ensure!(!old.contains(&0), "it has a NUL");
     if preloads(&old).any(|named| named == library.as_bytes()) {
         return Ok(());
     }
@@ -332,6 +334,9 @@ mod tests {
         fs::write(bundle.file(), &named).unwrap();
         bundle.preload().unwrap();
         assert_eq!(bundle.says(), named);
+        fs::write(bundle.file(), "/opt/own.so\n\0").unwrap();
+        let error = bundle.preload().unwrap_err();
+        assert!(format!("{error:#}").contains("it has a NUL"), "{error:#}");
     }
 
     #[test]

@@ -63,8 +63,9 @@ pub fn directory() -> PathBuf {
     path.into()
 }
 
-/// Returns what the text of an `/etc/ld.so.preload` names, as the loader reads it.
+/// Returns what the text of an `/etc/ld.so.preload` names, as the loader reads it: up to a NUL.
 pub fn preloads(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n');
     let named = lines.flat_map(|line| {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
