@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds processes that have a GPU open and not the library. No limit of the user-space mode binds
-//! them, and gctd does not know them.
+//! Finds processes that have a GPU open and that gctd does not know. No limit of the user-space
+//! mode binds them, whether the library is mapped in them or not: libcuda that was loaded with
+//! `RTLD_DEEPBIND`, or by `dlmopen`, calls past it.
 
 use crate::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::files::{self, Mode, FILES};
 use gct_core::iface::{File, Place};
 use gctd_ipc::procfs::{self, stat_field, ANCESTORS_MAX, PARENT};
+use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// The name that the library's file begins with.
-const LIBRARY: &str = "/libgct_preload.so";
+/// The major number of the nodes `/dev/nvidiaN` (`nv-linux.h`, NV_MAJOR_DEVICE_NUMBER).
+const MAJOR: u32 = 195;
 
 /// A process that has GPUs open.
 #[derive(Debug, PartialEq)]
@@ -24,7 +26,7 @@ pub struct Other {
     pub gpus: Vec<u32>,
     /// The name of its program.
     pub command: String,
-    /// The group of which it would be a member with the library.
+    /// The group of which it would be a member if gctd knew it.
     pub group: Option<String>,
     /// Those of the GPUs on which that group has a limit. It does not bind the process.
     pub escapes: Vec<u32>,
@@ -37,7 +39,7 @@ impl Other {
         let gpus: Vec<String> = self.escapes.iter().map(u32::to_string).collect();
         let (pid, command) = (self.pid, &self.command);
         Some(format!(
-            "process {pid} ({command:?}) has GPU {} open without the library, so no limit of {group} binds it",
+            "process {pid} ({command:?}) has GPU {} open and gctd does not know it, so no limit of {group} binds it",
             gpus.join(",")
         ))
     }
@@ -59,7 +61,7 @@ pub struct Found {
 struct Known {
     /// Pairs of the N of `/dev/nvidiaN` and the index.
     gpus: Vec<(u32, u32)>,
-    /// Processes that have the library.
+    /// Processes that gctd knows.
     pids: Vec<u32>,
     /// The groups of members by pid.
     members: BTreeMap<u32, String>,
@@ -161,7 +163,7 @@ fn parent(process: &Path) -> Option<u32> {
     stat_field(&stat, PARENT)?.parse().ok()
 }
 
-/// Looks at all processes but those that have the library.
+/// Looks at all processes but those that gctd knows.
 fn find(proc: &Path, known: &Known) -> Found {
     let mut found = Found {
         gpus: known.gpus.iter().map(|(_, gpu)| *gpu).collect(),
@@ -173,24 +175,22 @@ fn find(proc: &Path, known: &Known) -> Found {
     pids.sort_unstable();
     for pid in pids {
         let process = proc.join(pid.to_string());
-        let fds = match fs::read_dir(process.join("fd")) {
-            Ok(fds) => fds,
+        let minors = match minors(&process) {
+            Ok(minors) => minors,
             Err(error) => {
                 // A process that has ended meanwhile is none.
                 found.hidden += usize::from(error.kind() == ErrorKind::PermissionDenied);
                 continue;
             }
         };
-        let links = fds.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
-        let minors = links.filter_map(|link| minor(&link));
         let index = |minor| {
             let mut gpus = known.gpus.iter();
             gpus.find(|(of, _)| *of == minor).map(|(_, gpu)| *gpu)
         };
-        let mut gpus: Vec<u32> = minors.filter_map(index).collect();
+        let mut gpus: Vec<u32> = minors.into_iter().filter_map(index).collect();
         gpus.sort_unstable();
         gpus.dedup();
-        if !gpus.is_empty() && !has_library(&process) {
+        if !gpus.is_empty() {
             found.others.push(Other {
                 pid,
                 gpus,
@@ -203,57 +203,85 @@ fn find(proc: &Path, known: &Known) -> Found {
     found
 }
 
-/// Returns the N of `/dev/nvidiaN`.
-fn minor(path: &Path) -> Option<u32> {
-    path.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
+/// Returns the N of each `/dev/nvidiaN` that a process has open. A leader that has ended before its
+/// threads has no descriptors, and they have.
+fn minors(process: &Path) -> io::Result<Vec<u32>> {
+    let of_leader = minors_in(&process.join("fd"))?;
+    if !of_leader.is_empty() {
+        return Ok(of_leader);
+    }
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
+    let mut of_threads = threads.flatten().filter_map(|thread| {
+        let minors = minors_in(&thread.path().join("fd")).ok()?;
+        (!minors.is_empty()).then_some(minors)
+    });
+    Ok(of_threads.next().unwrap_or_default())
 }
 
-/// Returns whether the library is mapped in a process.
-fn has_library(process: &Path) -> bool {
-    let maps = fs::read_to_string(process.join("maps")).unwrap_or_default();
-    maps.lines().any(|line| line.contains(LIBRARY))
+fn minors_in(fds: &Path) -> io::Result<Vec<u32>> {
+    let fds = fs::read_dir(fds)?.flatten();
+    Ok(fds.filter_map(|fd| minor(&fd.path())).collect())
+}
+
+/// Returns the N of the `/dev/nvidiaN` that a descriptor is: by its number, since the node may have
+/// any name, or by its name, if it cannot be looked at. A server of files is not asked.
+fn minor(fd: &Path) -> Option<u32> {
+    if let Ok(node) = statx(CWD, fd, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
+        let is_device = FileType::from_raw_mode(node.stx_mode.into()).is_char_device();
+        return (is_device && node.stx_rdev_major == MAJOR).then_some(node.stx_rdev_minor);
+    }
+    let link = fs::read_link(fd).ok()?;
+    link.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{makedev, mknodat, Mode};
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn who_has_a_gpu_open_without_the_library_is_found() {
+    fn who_has_a_gpu_open_and_is_not_known_is_found() {
         let proc = std::env::temp_dir().join(format!("gctctl-others-{}", std::process::id()));
         let _ = fs::remove_dir_all(&proc);
-        let process = |pid: u32, open: &[&str], maps: &str| {
+        let process = |pid: u32, fds: &str, open: &[&str]| {
             let process = proc.join(pid.to_string());
             fs::create_dir_all(process.join("fd")).unwrap();
+            fs::create_dir_all(process.join(fds)).unwrap();
             for (fd, path) in open.iter().enumerate() {
-                symlink(path, process.join(format!("fd/{fd}"))).unwrap();
+                symlink(path, process.join(fds).join(fd.to_string())).unwrap();
             }
-            fs::write(process.join("maps"), maps).unwrap();
             fs::write(process.join("comm"), format!("\x1b[2J\n{pid}\n")).unwrap();
         };
-        let library = "7f00-7f01 r-xp 0 08:01 7 /usr/lib/gctgroup/libgct_preload.so\n";
-        process(
-            30,
-            &["/dev/null", "/dev/nvidia1", "/dev/nvidia4", "/dev/nvidia1"],
-            "",
-        );
+        let open = ["/dev/null", "/dev/nvidia1", "/dev/nvidia4", "/dev/nvidia1"];
+        process(30, "fd", &open);
         process(
             4,
+            "fd",
             &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia9"],
-            "",
         );
-        process(5, &["/dev/nvidia1"], library);
-        process(6, &["/dev/nvidia1"], "");
+        process(5, "task/7/fd", &["/dev/null", "/dev/nvidia1"]);
+        process(6, "fd", &["/dev/nvidia1"]);
+        // Root alone can make a node.
+        let node = proc.join("card");
+        let mode = Mode::from_raw_mode(0o600);
+        let made = mknodat(
+            CWD,
+            &node,
+            FileType::CharacterDevice,
+            mode,
+            makedev(MAJOR, 1),
+        );
+        process(7, "fd", &[node.to_str().unwrap()]);
         // Its shell was attached; the name of the program is no field.
         fs::write(proc.join("30/stat"), "30 (a) 7) S 4 30 30 0 -1").unwrap();
         fs::write(proc.join("30/cgroup"), "0::/a\n").unwrap();
         fs::create_dir_all(proc.join("driver")).unwrap();
-        let other = Other {
-            pid: 30,
-            gpus: vec![0, 2],
-            command: "?[2J?30".into(),
-            group: Some("web".into()),
+        let other = |pid: u32, gpus: &[u32], group: Option<&str>| Other {
+            pid,
+            gpus: gpus.to_vec(),
+            command: format!("?[2J?{pid}"),
+            group: group.map(str::to_owned),
             escapes: Vec::new(),
         };
         let name = |name: &str| name.to_owned();
@@ -272,8 +300,14 @@ mod tests {
             known.group(&proc, 30)
         });
         fs::remove_dir_all(&proc).unwrap();
+        let by_number = made.is_ok().then(|| other(7, &[2], None));
+        let others = [
+            Some(other(5, &[2], None)),
+            by_number,
+            Some(other(30, &[0, 2], Some("web"))),
+        ];
         let expected = Found {
-            others: vec![other],
+            others: others.into_iter().flatten().collect(),
             gpus: vec![0, 2],
             hidden: 0,
         };

@@ -53,8 +53,8 @@ struct Options {
     #[arg(long, conflicts_with_all = ["listen", "pod_resources"])]
     once: bool,
 
-    /// A directory as /proc: also count processes that have a GPU open without the library. It
-    /// takes the privilege to see the descriptors of all (CAP_SYS_PTRACE).
+    /// A directory as /proc: also count processes that have a GPU open and that gctd does not know.
+    /// It takes the privilege to see the descriptors of all (CAP_SYS_PTRACE).
     #[arg(long, value_name = "DIR")]
     proc: Option<PathBuf>,
 

@@ -125,19 +125,19 @@ fn all_processes_with_a_gpu_are_listed() {
         let listed = bed.gctctl(&["ls", "--all", "--system-root", &root]);
         listed.exits(0).to_owned()
     };
-    assert!(ls().contains("4711                 0            train\n"));
+    assert!(ls().contains("4711               0            train\n"));
     // It is in the cgroup of a group: that is seen, and is a problem once the group has a limit.
     fs::write(process.join("cgroup"), "0::/web.slice/x\n").unwrap();
     bed.gctctl(&["create", "web"]).exits(0);
     bed.gctctl(&["attach", "web", "--cgroup", "/web.slice"])
         .exits(0);
-    assert!(ls().contains("4711                 0     web    train\n"));
-    let problem = "The process 4711 (\"train\") has GPU 0 open without the library, so no limit of web binds it.";
+    assert!(ls().contains("4711               0     web    train\n"));
+    let problem = "The process 4711 (\"train\") has GPU 0 open and gctd does not know it, so no limit of web binds it.";
     let doctor = || bed.gctctl(&["doctor", "--system-root", &root]).stdout;
     assert!(!doctor().contains("4711"), "{}", doctor());
     bed.gctctl(&["set", "web", "gmem.limit=1G"]).exits(0);
     assert!(doctor().contains(problem), "{}", doctor());
-    assert!(!bed.gctctl(&["ls"]).exits(0).contains("WITHOUT"));
+    assert!(!bed.gctctl(&["ls"]).exits(0).contains("NOT KNOWN"));
 }
 
 #[test]

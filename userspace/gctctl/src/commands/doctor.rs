@@ -126,10 +126,10 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
     outcome
 }
 
-/// Names the processes that use a GPU without the library although their group has limits. A user
-/// who may not look at others' descriptors learns of their own.
+/// Names the processes that use a GPU unknown to gctd although their group has limits. A user who
+/// may not look at others' descriptors learns of their own.
 fn escapes(tree: &Tree, system: &System) -> Vec<Finding> {
-    const ADVICE: &str = "Start it with the library: gctctl run, or LD_PRELOAD. env -i and sudo take LD_PRELOAD away. /etc/ld.so.preload gives the library to every program.";
+    const ADVICE: &str = "Start it with the library: gctctl run, or LD_PRELOAD. env -i and sudo take LD_PRELOAD away. /etc/ld.so.preload gives the library to every program. A libcuda that was loaded with RTLD_DEEPBIND or dlmopen calls past it.";
     let found = others(tree, &system.root.join("proc")).unwrap_or_default();
     let escapes = found.others.iter().filter_map(Other::escape);
     let finding = |escape| Finding::ok("library", format!("The {escape}."));

@@ -47,13 +47,13 @@ pub(crate) fn run(tree: &Tree, options: &Ls) -> Outcome {
     outcome
 }
 
-/// Lists the processes that have a GPU of the user-space mode open without the library.
+/// Lists the processes that have a GPU of the user-space mode open and that gctd does not know.
 fn list_others(tree: &Tree, options: &Ls, outcome: &mut Outcome) {
     let found = match others(tree, &options.system_root.join("proc")) {
         Ok(found) => found,
         Err(error) => return outcome.failures.push(error.into()),
     };
-    let mut table = Table::new(&["WITHOUT THE LIBRARY", "GPUS", "GROUP", "COMMAND"]);
+    let mut table = Table::new(&["NOT KNOWN TO GCTD", "GPUS", "GROUP", "COMMAND"]);
     let mut list = Vec::new();
     for other in &found.others {
         let gpus: Vec<String> = other.gpus.iter().map(u32::to_string).collect();
@@ -70,7 +70,7 @@ fn list_others(tree: &Tree, options: &Ls, outcome: &mut Outcome) {
     }
     outcome.text.push('\n');
     outcome.text.push_str(&match table.is_empty() {
-        true => "no process without the library\n".to_owned(),
+        true => "no process that gctd does not know\n".to_owned(),
         false => table.render(),
     });
     if let Some(document) = outcome.json.as_object_mut() {
