@@ -3,7 +3,8 @@
 //! Reports this process's allocations to the daemon, asks it for admission, and takes over the
 //! limits and the neighbours.
 //!
-//! No launch passes here. Without a daemon every allocation is granted.
+//! No launch passes here. A daemon that has gone may be restarting: the first allocation waits for
+//! it, and without one all are granted.
 
 use crate::forks::Mark;
 use crate::locks::Lock;
@@ -34,7 +35,7 @@ const REPORT: Duration = Duration::from_millis(100);
 /// The interval of checks of the daemon while the process launches nothing.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The longest wait for a required daemon when a program starts.
+/// The longest wait for a required daemon when a program starts, and for one that has gone.
 const RESTART: Duration = Duration::from_millis(2_500);
 
 /// The link of the process `pid`. A forked child must not use its parent's.
@@ -50,6 +51,8 @@ struct Connected {
     attached: Vec<(u32, u64)>,
     /// The versions of a daemon that the user was told of since the last one of this release.
     told: Option<Versions>,
+    /// Which of the losses of a daemon an allocation has waited for in vain.
+    given_up: u64,
 }
 
 static LINK: Lock<Option<Connected>> = Lock::new(None, || None);
@@ -76,6 +79,7 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
             slices: Slices::new(),
             attached: Vec::new(),
             told: None,
+            given_up: 0,
         });
     }
     let connected = slot.as_mut()?;
@@ -108,13 +112,35 @@ pub(crate) fn before(ioctl: &rm::Ioctl, call: &Call) -> Option<Verdict> {
         _ => None,
     };
     let message = ioctl.message(hint, 0);
-    with(|connected| {
-        let Connected { link, slices, .. } = connected;
-        if call.action == Action::Free {
-            slices.freed(call.client, call.object, link);
+    let ask = || {
+        with(|connected| {
+            let Connected { link, slices, .. } = connected;
+            if call.action == Action::Free {
+                slices.freed(call.client, call.object, link);
+            }
+            link.enter(&message, call)
+        })
+    };
+    let is_memory = Class::DeviceMemory;
+    match (ask()?, call.action) {
+        (Verdict::NotAsked, Action::Alloc { class, .. }) if class == is_memory && returns() => {
+            ask()
         }
-        link.enter(&message, call)
-    })
+        (verdict, _) => Some(verdict),
+    }
+}
+
+/// Waits for a daemon that has gone, until it is there again or was awaited in vain. Returns
+/// whether it is there again.
+fn returns() -> bool {
+    let since = Instant::now();
+    loop {
+        match with(|connected| connected.awaits(since.elapsed())) {
+            Some(None) => std::thread::sleep(REPORT),
+            Some(Some(returned)) => return returned,
+            None => return false,
+        }
+    }
 }
 
 /// Reports the outcome of a call of [`before`] to the daemon. The ioctl has run on `fd` and
@@ -259,6 +285,13 @@ impl Decisions {
 
 /// Charges managed memory before it is mapped. Returns `None` without a link.
 pub(crate) fn charge_managed(bytes: u64) -> Option<ManagedCharge> {
+    let is_gone = |connected: &mut Connected| {
+        connected.maintain();
+        !connected.link.connected()
+    };
+    if with(is_gone)? {
+        returns();
+    }
     with(|connected| connected.link.charge_managed(bytes))
 }
 
@@ -305,8 +338,30 @@ pub(crate) fn uncharge_managed(number: u64) {
 impl Connected {
     /// Maintains the connection. A new connection has new pages.
     fn maintain(&mut self) {
+        self.maintain_by(Link::maintain);
+    }
+
+    /// Tries to connect to a daemon that has gone, as an allocation does which has waited for so
+    /// long. Returns whether it is there again, or `None` while it is to be awaited further.
+    fn awaits(&mut self, waited: Duration) -> Option<bool> {
+        if self.link.lost() == self.given_up {
+            return Some(false);
+        }
+        self.maintain_by(Link::attempt);
+        if self.link.connected() {
+            return Some(true);
+        }
+        let is_other = matches!(self.link.failure(), Some(Failure::Versions(_)));
+        if waited < RESTART && !is_other {
+            return None;
+        }
+        self.given_up = self.link.lost();
+        Some(false)
+    }
+
+    fn maintain_by(&mut self, look: fn(&mut Link, u64) -> bool) {
         let lost = self.link.lost();
-        let renewed = self.link.maintain(sys::now_ns());
+        let renewed = look(&mut self.link, sys::now_ns());
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);

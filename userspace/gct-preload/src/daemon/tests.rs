@@ -19,6 +19,7 @@ fn process(daemon: &Daemon, client: u32) -> Connected {
         slices: Slices::new(),
         attached: Vec::new(),
         told: None,
+        given_up: 0,
     };
     connected.link.maintain(1);
     alloc(&mut connected, [0, 0, client, 0x41], None);
@@ -112,6 +113,25 @@ fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
     assert_eq!(daemon.client().write(&file, "0-3"), Ok(()));
     let (_, limits) = process.link.gpus()[0].page.limits().unwrap();
     assert_eq!(limits.launches.tpcs, Some(TpcMask::first(4)));
+}
+
+#[test]
+fn a_daemon_that_has_gone_is_awaited_once() {
+    let mut daemon = Daemon::new("gone", 1);
+    let mut process = self::process(&daemon, 1);
+    let at_once = Duration::ZERO;
+    assert_eq!(process.awaits(at_once), Some(false), "none has gone");
+    for _ in 0..2 {
+        daemon.stop();
+        process.maintain();
+        assert_eq!(process.awaits(at_once), None);
+        daemon.restart();
+        assert_eq!(process.awaits(at_once), Some(true));
+    }
+    daemon.stop();
+    process.maintain();
+    assert_eq!(process.awaits(RESTART), Some(false));
+    assert_eq!(process.awaits(at_once), Some(false), "in vain");
 }
 
 #[test]
