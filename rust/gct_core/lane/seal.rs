@@ -9,10 +9,11 @@ use super::segment::words_of;
 use super::words::{Storage, Words};
 use super::work::{Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
-use crate::submit::graph::Memory;
+use crate::submit::graph::{self, Memory};
 use crate::submit::launch::Kind;
+use crate::submit::mask;
 use crate::submit::occupancy;
-use crate::submit::rewrite::{self, Order};
+use crate::submit::rewrite::whole;
 use crate::submit::stats::add;
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
@@ -34,7 +35,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         stream: &mut Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
-        if self.mask.is_none() && !seal.stores && !seal.replays {
+        let unchecked = seal.strict.is_some() && !seal.checked;
+        if self.mask.is_none() && !(seal.stores || seal.replays || unchecked) {
             if let Place::Copy { written: false } = seal.at {
                 self.write_copy(&seal.segment, round);
             }
@@ -49,7 +51,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             },
         };
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        self.mask_all(words_of(round.work, &seal.segment), found, seal.resident);
+        let words = words_of(round.work, &seal.segment);
+        let are_masked = self.mask_all(words, found, seal.resident);
         let patched = match seal.replays {
             true => self.patch(seal, found, stream, round),
             false => None,
@@ -59,8 +62,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
         }
         let placed = self.place(seal, found, patched.is_some(), &mut stream.room, round);
-        if seal.strict && !self.are_bound(found, placed.map(|(_, count)| count)) {
-            self.refuse();
+        if let Some(launches) = seal.strict {
+            let placed = placed.map_or(0, |(_, count)| count);
+            let words = words_of(round.work, &seal.segment);
+            let unbound = match self.narrows() {
+                // The reasons were counted.
+                true => !(are_masked && placed == launches),
+                false if seal.checked => false,
+                false => match whole::check(words, found) {
+                    Ok(()) => false,
+                    Err(reason) => {
+                        self.counters.keep(reason);
+                        true
+                    }
+                },
+            };
+            if unbound {
+                self.refuse();
+            }
         }
         if let Some((entry, _)) = placed {
             return Some(entry);
@@ -89,13 +108,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 
-    /// Returns whether `placed` launches are all that a segment has, if there is a mask.
-    fn are_bound(&self, found: &[QmdCall], placed: Option<u32>) -> bool {
-        let launches = found.iter().filter(|call| call.is_launch());
-        let launches = launches.fold(Wrapping(0), |count, _| count + Wrapping(1));
-        !self.narrows() || launches.0 == placed.unwrap_or(0)
-    }
-
     /// Returns whether a replay's nodes hold masks other than the present one, so that it will
     /// write them.
     pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S, V>) -> bool {
@@ -107,17 +119,29 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Remembers the graph nodes that a segment stores.
     pub(super) fn learn_graphs(&mut self, words: &[u32], found: &[QmdCall]) -> Graphs {
-        let mut replayed = false;
+        let (mut replayed, mut stores, mut keeps) = (false, false, false);
+        let mut nulls = 0;
         for call in found {
-            add(&mut self.counters.nulls, u64::from(call.is_null()));
-            replayed |= call.source == Source::Elsewhere;
+            let is_null = call.is_null();
+            add(&mut nulls, u64::from(is_null));
+            match call.source {
+                Source::Upload => stores |= graph::may_store(call, is_null, words),
+                Source::Stored => keeps = true,
+                Source::Elsewhere => replayed = true,
+                Source::Touch | Source::Inline => {}
+            }
+        }
+        add(&mut self.counters.nulls, nulls);
+        if !(stores || keeps) {
+            return Graphs {
+                stored: false,
+                replayed,
+            };
         }
         let descriptors = self.descriptors.as_deref_mut().unwrap_or_default();
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays).keeping(descriptors);
         let stored = graphs.learn(words, found, &mut self.counters) > 0;
-        if stored {
-            self.knows_nodes = true;
-        }
+        self.knows_nodes |= stored || keeps;
         Graphs { stored, replayed }
     }
 
@@ -191,26 +215,26 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 
     /// Applies the mask to the launches of a segment, in the copy. `resident` TPCs hold all blocks of
-    /// each of them at once, if any number does.
-    fn mask_all(&mut self, words: &mut [u32], found: &[QmdCall], resident: u32) {
-        let order = Order {
-            mask: self.mask.as_ref(),
-            atoms: 0,
+    /// each of them at once, if any number does. Returns whether all have it, if there is one.
+    fn mask_all(&mut self, words: &mut [u32], found: &[QmdCall], resident: u32) -> bool {
+        let Some(mask) = &self.mask else {
+            return true;
         };
-        if order.mask.is_none() {
-            return;
-        }
+        let mut all = true;
         let may_narrow = resident > self.granted_count();
-        // A launch without a grid has nothing to mask.
-        for call in found
-            .iter()
-            .filter(|call| call.version.is_some() && !call.is_null())
-        {
+        for call in found.iter().filter(|call| call.is_launch()) {
+            // A launch without a grid has nothing to mask.
+            let version = call.version.filter(|_| call.kind() != Some(Kind::Null));
+            let Some((version, qmd)) = version.zip(call.at_qmd_mut(words)) else {
+                continue;
+            };
+            let masked = mask::apply(qmd, version, mask);
+            self.counters.mask(masked);
+            all &= masked.is_ok();
             let narrowed = may_narrow && self.is_narrowed(call, words);
             add(&mut self.counters.sums.narrowed, u64::from(narrowed));
-            let one = core::slice::from_ref(call);
-            rewrite::in_place(words, one, &[order], &mut self.counters);
         }
+        all
     }
 
     /// Returns how many TPCs hold all blocks of each launch at once; 0 if no number does.

@@ -17,9 +17,9 @@ use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph::{self, Memory};
 use crate::submit::launch::Launch;
 use crate::submit::occupancy;
-use crate::submit::rewrite::{detached, fills};
+use crate::submit::rewrite::{detached, fills, whole};
 use crate::submit::stats::{add, Reason};
-use crate::submit::tracker::QmdCall;
+use crate::submit::tracker::{QmdCall, Source};
 use crate::units::{Blocks, Ns};
 
 /// A segment with its entry, its base, and the words that the GPU executes for it.
@@ -119,7 +119,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
         let graphs = self.learn_graphs(words, found);
-        if round.copies.is_some() && (strict || self.silences) {
+        if strict && graphs.replayed || self.knows_nodes && (strict || self.silences) {
             match self.list(stream, &segment, scan.found, round) {
                 Ok(None) => {}
                 Ok(Some(listed)) => return listed,
@@ -138,10 +138,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 store(round, at, &segment, found, |_| true);
             }
         }
-        if strict && !detach(stream, &segment, scan.found, round) {
-            self.refuse();
-            return as_it_is();
-        }
+        // Under a mask they are checked when they get their slots.
+        let checked = strict && !self.narrows();
+        let launches = match strict {
+            true => match detach(stream, &segment, scan.found, checked, round) {
+                Ok(launches) => Some(launches),
+                Err(reason) => {
+                    self.refuse_launches(reason, &stream.found, scan.found);
+                    return as_it_is();
+                }
+            },
+            false => None,
+        };
         let found = stream.found.get(..scan.found).unwrap_or_default();
         if !(self.acts() || self.tracks_ends() || graphs.replayed) {
             return as_it_is();
@@ -163,7 +171,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             since: round.now,
             holds: pace::unknown_is_long(Ns(0)),
             sizable: false,
-            strict,
+            strict: launches,
+            checked,
             stores: graphs.stored,
             replays: graphs.replayed,
         };
@@ -241,6 +250,17 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 ..seal
             }),
         }
+    }
+
+    /// Refuses a segment, of which the first `count` calls are `found`, because of a launch.
+    #[cold]
+    fn refuse_launches(&mut self, reason: Reason, found: &[QmdCall], count: usize) {
+        let mut found = found.iter().take(count);
+        // The scan has counted its own reasons.
+        if found.all(|call| call.reason.is_none()) {
+            self.counters.keep(reason);
+        }
+        self.refuse();
     }
 
     /// Copies a segment's words. Returns `None` if they cannot be read.
@@ -391,10 +411,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         // CAST: checked when the segment was read.
         let words = words.get(..segment.words as usize)?;
         // Other launches of the segment get their mask when the whole segment is released.
-        let mut grids = found
-            .iter()
-            .filter(|found| found.version.is_some() && !found.is_null());
+        // A companion whose call was taken out is none.
+        let is_grid = |call: &&QmdCall| {
+            let is_here = call.version.is_some() && call.source != Source::Touch;
+            is_here && !call.is_null()
+        };
+        let mut grids = found.iter().filter(is_grid);
         if self.acts_on_masks() && grids.nth(1).is_some() {
+            return None;
+        }
+        if seal.strict.is_some() && !seal.checked && whole::check(words, found).is_err() {
             return None;
         }
         let narrowed = self.is_narrowed(found.get(last.index)?, words);
@@ -450,16 +476,26 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 }
 
-/// Detaches the launches of a copied segment from descriptors in the tenant's memory. Returns false
-/// if one of them cannot be.
+/// Detaches the launches of a copied segment from descriptors in the tenant's memory. Returns how
+/// many there are.
+///
+/// # Errors
+///
+/// The [`Reason`] why one cannot be detached, or, if `checks`, could not run from a slot.
 fn detach<S: Storage, W: Words>(
     stream: &mut Stream<S, W::View>,
     segment: &Segment,
     found: usize,
+    checks: bool,
     round: &mut Round<'_, S, W>,
-) -> bool {
+) -> Result<u32, Reason> {
     let found = stream.found.get_mut(..found).unwrap_or_default();
-    detached::detach(words_of(round.work, segment), found)
+    let words = words_of(round.work, segment);
+    let launches = detached::detach(words, found)?;
+    if checks {
+        whole::check(words, found)?;
+    }
+    Ok(launches)
 }
 
 /// Returns the words of the segment that was read last.

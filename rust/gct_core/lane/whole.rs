@@ -189,9 +189,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
         // CAST: checked when the segment was read.
         let words = round.work.words.get(..seal.segment.words as usize)?;
+        // If one has no mask of those that must, nothing of the segment is published.
         let is_masked = |call: &QmdCall| {
             let qmd = call.qmd(words).zip(call.version);
-            qmd.is_some_and(|(qmd, version)| mask::is_applied(qmd, version, mask))
+            let is_applied = |(qmd, version)| mask::is_applied(qmd, version, mask);
+            seal.strict.is_some() || qmd.is_some_and(is_applied)
         };
         if is_replaced {
             let masked = found

@@ -246,8 +246,10 @@ pub struct Seal<V> {
     pub(super) resident: u32,
     /// Whether its launches may have fewer TPCs than they are granted.
     pub(super) sizable: bool,
-    /// Whether all launches must be bound.
-    pub(super) strict: bool,
+    /// How many launches it has, if all must be able to run from slots; and whether that was
+    /// checked.
+    pub(super) strict: Option<u32>,
+    pub(super) checked: bool,
     /// Whether it stores nodes of a CUDA graph.
     pub(super) stores: bool,
     /// Whether it replays one.

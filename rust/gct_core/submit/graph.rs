@@ -228,7 +228,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Remembers the nodes and heads that a scanned segment stores, and returns their number. One
-    /// that only looks like a head does not count.
+    /// that only looks like a head does not count. There is none unless an upload [`may_store`]
+    /// one, or was not scheduled.
     ///
     /// Takes the tenant's words, before masks are put into them, and assumes that [`arm`] follows.
     /// Nodes that do not fit are counted.
@@ -358,6 +359,12 @@ impl<'a> Memory<'a> {
             *slot = slot.filter(|node| node.silenced);
         }
     }
+}
+
+/// Returns whether an upload that is scheduled may store a node or a head.
+#[inline]
+pub(crate) fn may_store(call: &QmdCall, is_null: bool, words: &[u32]) -> bool {
+    call.is_node() || !is_null && ends_alone(call, words)
 }
 
 /// Returns whether a call schedules a QMD that is not in its segment.

@@ -31,9 +31,9 @@
 
 use super::whole;
 use crate::submit::join::Qmd;
-use crate::submit::launch::{self, Kind, ACTION_DECREMENT_DEPENDENCE};
+use crate::submit::launch::{Kind, ACTION_DECREMENT_DEPENDENCE};
 use crate::submit::methods::Action;
-use crate::submit::qmd::v04_00::{self as v04, V04_00};
+use crate::submit::qmd::v04_00 as v04;
 use crate::submit::qmd::{Field, Version};
 use crate::submit::stats::Reason;
 use crate::submit::tracker::{QmdCall, Source};
@@ -72,57 +72,88 @@ const STORED: [Field; 3] = [
 /// Decrements for which a companion waits: that of its own launch is not enough.
 const DECREMENTS_MIN: u32 = 2;
 
-/// Detaches all launches of a segment. Returns whether each of them can run from a slot now, and
-/// starts no other descriptor. Otherwise part of the segment may be changed.
-pub fn detach(words: &mut [u32], calls: &mut [QmdCall]) -> bool {
-    let is_decrement =
-        |call: &QmdCall| call.source == Source::Touch && call.action == Action::DecrementDependence;
-    let decrements = calls.iter().any(is_decrement);
-    for call in calls.iter_mut() {
-        let detached = match call.source {
-            Source::Stored => true,
-            Source::Touch => match call.action {
-                Action::Nop | Action::Invalidate | Action::Prefetch => true,
-                Action::DecrementDependence => silence(words, call),
-                _ => false,
-            },
-            Source::Upload => detach_launch(words, call, decrements),
-            Source::Inline | Source::Elsewhere => false,
+/// Detaches all launches of a segment, so that none starts another descriptor. Returns how many
+/// there are.
+///
+/// # Errors
+///
+/// The [`Reason`] why one cannot be detached. Part of the segment may be changed then.
+pub fn detach(words: &mut [u32], calls: &mut [QmdCall]) -> Result<u32, Reason> {
+    let (mut launches, mut decrements) = (Wrapping(0), false);
+    for at in 0..calls.len() {
+        let Some(call) = calls.get_mut(at) else {
+            break;
         };
-        if !detached {
-            return false;
+        let silenced = match call.source {
+            Source::Stored => continue,
+            Source::Touch => match call.action {
+                Action::Nop | Action::Invalidate | Action::Prefetch => continue,
+                Action::DecrementDependence => {
+                    decrements = true;
+                    silence(words, call)
+                }
+                _ => return Err(Reason::Action),
+            },
+            Source::Upload if call.kind() == Some(Kind::Null) => {
+                match is_companion(known(words, call)?) {
+                    true => silence(words, call),
+                    false => return Err(Reason::Null),
+                }
+            }
+            Source::Upload => {
+                launches += 1;
+                detach_launch(words, calls, at, decrements)?;
+                continue;
+            }
+            Source::Inline => return Err(Reason::Inline),
+            Source::Elsewhere => return Err(Reason::NotHere),
+        };
+        if !silenced {
+            return Err(Reason::Fragmented);
         }
     }
-    whole::are_placeable(words, calls)
+    Ok(launches.0)
 }
 
-/// Detaches one launch, or drops the call of a companion.
-fn detach_launch(words: &mut [u32], call: &mut QmdCall, decrements: bool) -> bool {
+/// Returns the descriptor of a call, if its version is known here.
+fn known<'a>(words: &'a mut [u32], call: &QmdCall) -> Result<&'a mut Qmd, Reason> {
     let is_known = call.version == Some(Version::V04_00);
-    let qmd = call.qmd_mut(words).filter(|_| is_known);
-    let Some(qmd) = qmd.and_then(|qmd| qmd.first_chunk_mut::<{ v04::WORDS }>()) else {
-        return false;
+    let qmd = call.at_qmd_mut(words).filter(|_| is_known);
+    let qmd = qmd.and_then(|qmd| qmd.first_chunk_mut::<{ v04::WORDS }>());
+    qmd.ok_or(Reason::NotMeasured)
+}
+
+/// Detaches one launch. `decrements` says whether a call before it decrements a descriptor.
+fn detach_launch(
+    words: &mut [u32],
+    calls: &[QmdCall],
+    at: usize,
+    decrements: bool,
+) -> Result<(), Reason> {
+    let Some([call, rest @ ..]) = calls.get(at..) else {
+        return Ok(());
     };
-    if launch::kind::<V04_00>(qmd) == Kind::Null {
-        return is_companion(qmd) && silence(words, call);
-    }
+    let qmd = known(words, call)?;
     let decremented = |number| {
         !v04::DEPENDENT_QMD_ENABLE.nth(number).is_set(qmd)
             || v04::DEPENDENT_QMD_ACTION.nth(number).get(qmd) == ACTION_DECREMENT_DEPENDENCE
     };
     if !(decremented(0) && decremented(1)) {
-        return false;
+        return Err(Reason::Action);
     }
     for field in ATTACHED {
         field.clear(qmd);
     }
     let waits = [v04::WAIT_ON_LATCH_VALID, v04::REQUIRE_SCHEDULING_PCAS];
-    if decrements && waits.iter().all(|field| field.is_set(qmd)) {
+    let is_decrement =
+        |call: &QmdCall| call.source == Source::Touch && call.action == Action::DecrementDependence;
+    let waits_for_call = waits.iter().all(|field| field.is_set(qmd));
+    if waits_for_call && (decrements || rest.iter().any(is_decrement)) {
         for field in waits {
             field.clear(qmd);
         }
     }
-    true
+    Ok(())
 }
 
 /// Returns the descriptor of a node, or of what starts it, as it can run from a slot by itself.

@@ -84,10 +84,14 @@ fn placeable<'a>(words: &'a [u32], table: &[QmdCall], call: &QmdCall) -> Result<
     check_qmd(qmd).map(|()| qmd)
 }
 
-/// Returns whether all launches of a segment can run from slots.
-pub(super) fn are_placeable(words: &[u32], table: &[QmdCall]) -> bool {
+/// Checks that all launches of a segment can run from slots.
+///
+/// # Errors
+///
+/// The [`Reason`] why one must stay where it is.
+pub fn check(words: &[u32], table: &[QmdCall]) -> Result<(), Reason> {
     let mut launches = table.iter().filter(|call| call.is_launch());
-    launches.all(|call| placeable(words, table, call).is_ok())
+    launches.try_for_each(|call| placeable(words, table, call).map(drop))
 }
 
 /// Checks from its own fields whether a QMD can run where the GPU may only read.

@@ -6,6 +6,7 @@ use super::captures::segments;
 use crate::submit::methods::Action;
 use crate::submit::qmd::{v04_00 as v04, Field};
 use crate::submit::rewrite::detached::detach;
+use crate::submit::rewrite::whole;
 use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source, Tracker};
 use std::vec;
@@ -26,7 +27,8 @@ fn detached(
         let scan = tracker.scan(&words, &mut found, &mut counters);
         found.truncate(scan.found);
         change(&mut words, &mut found);
-        let done = detach(&mut words, &mut found);
+        let done = detach(&mut words, &mut found).and_then(|_| whole::check(&words, &found));
+        let done = done.is_ok();
         all.push((done, words, found));
     }
     all
