@@ -288,6 +288,8 @@ pub(crate) struct Plan {
     pub(crate) first_pausing: Option<(Owner, GpuId)>,
     /// Whether an owner may have pauses that were not looked at yet.
     pub(crate) has_new_pauses: bool,
+    /// Whether the limits of a process on launches have changed without a write.
+    pub(crate) has_new_terms: bool,
     /// Owners wait for their controls, so that a pause or a turn begins.
     pub(crate) pauses_settle: bool,
 }
@@ -307,6 +309,7 @@ impl Plan {
         pauses_at: Ns(0),
         first_pausing: None,
         has_new_pauses: false,
+        has_new_terms: false,
         pauses_settle: false,
     };
 }

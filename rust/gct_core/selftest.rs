@@ -39,7 +39,7 @@ pub fn run() -> Result<(), Failed> {
 }
 
 /// Pairs of a written text and the text that the file then shows.
-const VALUES: [(Format, &[u8], &str); 14] = [
+const VALUES: [(Format, &[u8], &str); 15] = [
     (Format::BytesOrMax, b"max\n", "max\n"),
     (Format::BytesOrMax, b" 4G ", "4294967296\n"),
     (Format::Bytes, b"0", "0\n"),
@@ -49,6 +49,7 @@ const VALUES: [(Format, &[u8], &str); 14] = [
     (Format::Weight, b"10000", "10000\n"),
     (Format::Bandwidth, b"20ms 100ms", "20000 100000\n"),
     (Format::Switch, b"1\n", "1\n"),
+    (Format::SwitchOrDefault, b"default", "default\n"),
     (Format::TpcsOrNone, b"66", "66\n"),
     (Format::TpcList, b"40,0-31", "0-31,40\n"),
     (Format::TpcList, b"all", "all\n"),

@@ -106,7 +106,7 @@ settings! {
     /// `channel.owned`.
     owned: bool = false, ChannelOwned Switch, either;
     /// `channel.strict`.
-    strict: bool = false, ChannelStrict Switch, either;
+    strict: Option<bool> = None, ChannelStrict SwitchOrDefault, stricter;
     /// `tpc.quota`.
     tpc_quota: Option<Tpcs> = None, TpcQuota TpcsOrNone, least;
     /// `tpc.mask`.
@@ -216,7 +216,13 @@ impl Settings {
     pub const fn binds_launches(&self) -> bool {
         let of_time = self.priority.is_some() || self.weight.is_some() || self.bandwidth.is_some();
         let of_tpcs = self.tpc_quota.is_some() || self.tpc_mask.is_some() || !self.tpc_steal;
-        of_time || of_tpcs || self.atom.is_some() || self.strict
+        of_time || of_tpcs || self.atom.is_some() || self.asks_strict()
+    }
+
+    /// Returns whether channels whose launches cannot be bound are to be stopped, whatever was
+    /// there before.
+    pub const fn asks_strict(&self) -> bool {
+        matches!(self.strict, Some(true))
     }
 
     /// Returns whether a limit was written that holds only where launches and copies are seen. A
@@ -262,6 +268,11 @@ fn either(a: bool, b: bool) -> bool {
 /// Returns whether both switches are on.
 fn both(a: bool, b: bool) -> bool {
     a && b
+}
+
+/// Returns the stricter of two switches that were written. `None` was not.
+fn stricter(a: Option<bool>, b: Option<bool>) -> Option<bool> {
+    a.max(b)
 }
 
 /// Returns the smaller of two limits; `None` is no limit.

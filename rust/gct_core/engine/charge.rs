@@ -95,6 +95,9 @@ impl State<'_> {
             self.count(Failure::Charge);
         }
         self.store_usages(proc, gpu, usage, of_group);
+        if object.charged.channels > 0 && object.charged.native_channels > 0 {
+            self.native_gone(proc, gpu);
+        }
         self.sync_dirs(proc, gpu);
         self.divided(proc, gpu, &before);
     }

@@ -152,6 +152,10 @@ impl State<'_> {
                 if file != File::ComputeStat {
                     return Ok(());
                 }
+                if features.has(Feature::ChannelStrict) {
+                    let permissive = self.is_permissive(owner, gpu).into();
+                    written(show::stat_line("permissive", permissive, out))?;
+                }
                 if features.has(Feature::Timeslice) {
                     self.show_slices(owner, gpu, out)?;
                 }

@@ -23,14 +23,18 @@ fn can_own(gpu: &Gpu) -> bool {
     gpu.features.has(Feature::ChannelOwned)
 }
 
-/// Returns whether channels from before these limits are to be shadowed. Pauses enforce
-/// `compute.max` without that.
-fn shadows(limits: &Settings) -> bool {
+/// Returns whether limits bind launches that pauses do not enforce, as they do `compute.max`.
+fn binds_beside_pauses(limits: &Settings) -> bool {
     let without_max = Settings {
         bandwidth: None,
         ..*limits
     };
-    without_max.binds_launches() || limits.sizes()
+    without_max.binds_launches()
+}
+
+/// Returns whether channels from before these limits are to be shadowed.
+fn shadows(limits: &Settings) -> bool {
+    binds_beside_pauses(limits) || limits.sizes()
 }
 
 /// Where a channel that is to be owned is allocated.
@@ -146,9 +150,42 @@ impl State<'_> {
     /// A process with such a channel from before its limits gains nothing by another one. If it
     /// were refused one, a limit would end programs that run.
     fn must_own(&self, limits: &Settings, proc: ProcKey, gpu: GpuId) -> bool {
-        let pool = self.pools.get(&(Owner::Proc(proc), gpu));
-        let has_native = pool.is_some_and(|pool| pool.usage.now().native_channels > 0);
-        limits.strict || (limits.binds_launches() && !has_native)
+        limits.asks_strict()
+            || (limits.binds_launches() && !self.has_native(Owner::Proc(proc), gpu))
+    }
+
+    /// Returns whether an owner has channels with their tenant's ring.
+    fn has_native(&self, owner: Owner, gpu: GpuId) -> bool {
+        let pool = self.pools.get(&(owner, gpu));
+        pool.is_some_and(|pool| pool.usage.now().native_channels > 0)
+    }
+
+    /// Returns whether a process under these limits loses a channel whose launches cannot be bound.
+    ///
+    /// Without the owner of the tree saying so it does under any limit on launches. A process with
+    /// channels from before its limits can evade them there, and what these have submitted was not
+    /// seen: it would lose channels for graphs that it had uploaded, and nobody would gain.
+    fn is_strict(&self, limits: &Settings, proc: ProcKey, gpu: GpuId) -> bool {
+        let by_default = || limits.binds_launches() && !self.has_native(Owner::Proc(proc), gpu);
+        limits.strict.unwrap_or_else(by_default)
+    }
+
+    /// Returns whether an owner has limits on launches that it can evade: it was allowed to, or has
+    /// channels with its own ring.
+    pub(super) fn is_permissive(&self, owner: Owner, gpu: GpuId) -> bool {
+        let limits = self.unpressed(owner, gpu);
+        let allowed = limits.strict == Some(false) && limits.binds_launches();
+        allowed || binds_beside_pauses(&limits) && self.has_native(owner, gpu)
+    }
+
+    /// Has the limits of a process set anew if its last channel with its own ring is gone, and they
+    /// are strict from then on.
+    pub(super) fn native_gone(&mut self, proc: ProcKey, gpu: GpuId) {
+        let limits = self.effective(proc, gpu);
+        if limits.strict.is_none() && self.is_strict(&limits, proc, gpu) {
+            self.plan.has_new_pauses = true;
+            self.plan.has_new_terms = true;
+        }
     }
 
     fn device_above(&self, key: ObjectKey) -> Option<Handle> {
@@ -211,6 +248,7 @@ impl State<'_> {
             owner: self.owner_of(proc),
             limits: LaunchLimits {
                 frozen: settings.freeze || self.is_paused(proc, gpu),
+                strict: self.is_strict(&settings, proc, gpu),
                 ..LaunchLimits::of(&settings, self.share(proc, gpu))
             },
             standing: self.standing(proc, gpu),

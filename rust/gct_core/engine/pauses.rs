@@ -20,12 +20,13 @@ use crate::units::Ns;
 pub struct Pausing {
     /// In what time to decide again; `None` while no owner pauses.
     pub due: Option<Ns>,
-    /// Whether channels with rings of the driver's pause, or go on, with their owner.
+    /// Whether channels with rings of the driver's pause, or go on, with their owner, or have other
+    /// limits than before.
     pub concerns_owned: bool,
 }
 
 impl State<'_> {
-    /// Returns whether an owner may have pauses that were not looked at yet. O(1).
+    /// Returns whether an owner may have pauses, or limits, that were not looked at yet. O(1).
     pub fn has_new_pauses(&self) -> bool {
         self.plan.has_new_pauses
     }
@@ -41,7 +42,10 @@ impl State<'_> {
         let time = now - core::mem::replace(&mut self.plan.pauses_at, now);
         self.plan.has_new_pauses = false;
         self.plan.pauses_settle = false;
-        let mut pausing = Pausing::default();
+        let mut pausing = Pausing {
+            due: None,
+            concerns_owned: core::mem::take(&mut self.plan.has_new_terms),
+        };
         // Processes first: whether they stood depends on what their groups did until now.
         for of_groups in [false, true] {
             let mut at = self.plan.first_pausing;

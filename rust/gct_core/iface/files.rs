@@ -333,12 +333,12 @@ files! {
         errors: [Unsupported],
         doc: "1: channels that are allocated from now on have a ring and USERD of the driver's, which no tenant can write; what the tenant submits is copied there. 0: they have the tenant's, unless a limit on launches binds them. Channels that exist stay as they are.",
     }
-    ChannelStrict: Pool "channel.strict" ReadWrite Switch {
-        default: "0",
+    ChannelStrict: Pool "channel.strict" ReadWrite SwitchOrDefault {
+        default: "default",
         range: "0..=1",
         feature: ChannelStrict,
         errors: [Unsupported],
-        doc: "1: a channel of the driver's that submits what limits on launches cannot bind is stopped, and its error notifier says so. 0: such work passes and is counted.",
+        doc: "1: a channel of the driver's that submits what limits on launches cannot bind is stopped, and its error notifier says so. 0: such work passes and is counted. `default`: 1 for processes with limits on launches, and without channels from before them.",
     }
     TpcQuota: Pool "tpc.quota" ReadWrite TpcsOrNone {
         default: "none",

@@ -321,6 +321,12 @@ const KEYS: &[Row] = &[
     ),
     key(
         File::ComputeStat,
+        "permissive",
+        Some(Feature::ChannelStrict),
+        "1 while limits on launches are in force that the owner's processes can evade: `channel.strict` is 0, or they have `native` channels beside limits other than `compute.max`. Else 0.",
+    ),
+    key(
+        File::ComputeStat,
         "slice",
         Some(Feature::Timeslice),
         "Shortest time slice of a channel group in microseconds while `compute.timeslice` is in force or the owner yields to shorter requests, else 0.",

@@ -58,7 +58,8 @@ pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
             Value::Weight(Weight(u16::try_from(weight).map_err(|_| Error::Range)?))
         }
         Format::Bandwidth => Value::Bandwidth(or_word(text, b"max", bandwidth)?),
-        Format::Switch => Value::Switch(small(text, 0, 1)? == 1),
+        Format::Switch => Value::Switch(switch(text)?),
+        Format::SwitchOrDefault => Value::SwitchOrDefault(or_word(text, b"default", switch)?),
         Format::TpcsOrNone => Value::TpcsOrNone(or_word(text, b"none", tpcs)?),
         Format::TpcList => Value::TpcList(or_word(text, b"all", TpcMask::parse)?),
         Format::UsOrOff => Value::UsOrOff(or_word(text, b"off", atom)?),
@@ -278,6 +279,10 @@ fn in_range(number: u64, min: u64, max: u64) -> Result<u64, Error> {
     } else {
         Err(Error::Range)
     }
+}
+
+fn switch(text: &[u8]) -> Result<bool, Error> {
+    Ok(small(text, 0, 1)? == 1)
 }
 
 fn small(text: &[u8], min: u64, max: u64) -> Result<u8, Error> {

@@ -20,7 +20,8 @@ pub fn value(value: &Value, out: &mut dyn Write) -> fmt::Result {
         Value::Bandwidth(Some(Bandwidth { quota, period })) => {
             writeln!(out, "{} {}", quota.get(), period.get())
         }
-        Value::Switch(on) => out.write_str(if *on { "1\n" } else { "0\n" }),
+        Value::Switch(on) => writeln!(out, "{}", u8::from(*on)),
+        Value::SwitchOrDefault(on) => number_or(out, on.map(u64::from), "default"),
         Value::TpcsOrNone(tpcs) => number_or(out, tpcs.map(|tpcs| u64::from(tpcs.get())), "none"),
         Value::TpcList(None) => out.write_str("all\n"),
         Value::TpcList(Some(mask)) => {

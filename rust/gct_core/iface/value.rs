@@ -57,6 +57,8 @@ pub enum Format {
     Bandwidth,
     /// 0 or 1.
     Switch,
+    /// 0, 1 or `default`.
+    SwitchOrDefault,
     /// A number of TPCs, or `none`.
     TpcsOrNone,
     /// A list of TPCs, or `all`.
@@ -71,7 +73,7 @@ pub enum Format {
 
 impl Format {
     /// Forms of files that hold one [`Value`].
-    pub const VALUES: [Self; 12] = [
+    pub const VALUES: [Self; 13] = [
         Self::Bytes,
         Self::BytesOrMax,
         Self::Timeslice,
@@ -79,6 +81,7 @@ impl Format {
         Self::Weight,
         Self::Bandwidth,
         Self::Switch,
+        Self::SwitchOrDefault,
         Self::TpcsOrNone,
         Self::TpcList,
         Self::UsOrOff,
@@ -104,6 +107,8 @@ pub enum Value {
     Bandwidth(Option<Bandwidth>),
     /// [`Format::Switch`].
     Switch(bool),
+    /// [`Format::SwitchOrDefault`]; `None` is `default`.
+    SwitchOrDefault(Option<bool>),
     /// [`Format::TpcsOrNone`]; `None` is `none`.
     TpcsOrNone(Option<Tpcs>),
     /// [`Format::TpcList`]; `None` is `all`.

@@ -22,7 +22,8 @@ pub struct LaunchLimits {
     pub atom_ns: u64,
     /// Whether publishing is stopped.
     pub frozen: bool,
-    /// Whether a channel is refused whose launches cannot be bound.
+    /// Whether a channel is refused whose launches cannot be bound. Who knows of channels from
+    /// before the limits says so.
     pub strict: bool,
     /// Whether launches may use TPCs that are reserved for others while these are away.
     pub steal: bool,
@@ -74,7 +75,7 @@ impl LaunchLimits {
             atoms: 0,
             atom_ns: atom.map_or(0, Ns::get),
             frozen: settings.freeze,
-            strict: settings.strict,
+            strict: false,
             steal: settings.tpc_steal,
             rank: settings.rank(),
             pressed: settings.pressed,

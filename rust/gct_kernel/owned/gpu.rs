@@ -17,7 +17,7 @@ use gct_core::rmapi::control::{self, Control};
 use gct_core::rmapi::Handle;
 use gct_core::units::Ns;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
 
 /// A GPU with owned channels, or with one that is being allocated.
@@ -164,21 +164,24 @@ impl Gpu {
         let rest = lanes.pauses.after(round, signs, now_ns);
         // Taken before the lanes are let go, so that a lane that leaves waits for the control. If
         // somebody has it who may get no processor, the lane asks again.
-        let names = matches!(&need, Some((_, Need::Stop(_))));
+        let names = matches!(&need, Some((_, Need::Stop(..))));
         let sending = names.then(|| self.sending.try_lock()).flatten();
         let need = need.filter(|_| !names || sending.is_some());
         drop(lanes);
         let stopped = match &need {
-            Some((_, Need::Stop(channel))) => stop(*channel),
+            Some((_, Need::Stop(channel, _))) => stop(*channel),
             _ => false,
         };
         drop(sending);
+        if let (Some((_, Need::Stop(_, process))), true) = (&need, stopped) {
+            log_stop(*process);
+        }
         if found.leaves {
             shadow::give_back_soon();
         }
         if let Some((number, need)) = need {
             match need {
-                Need::Stop(_) => self.answer(number, |lane| lane.stopped(stopped, now_ns)),
+                Need::Stop(..) => self.answer(number, |lane| lane.stopped(stopped, now_ns)),
                 Need::Token(channel) => self.ask_for_token(number, channel, now_ns),
                 Need::Window(tenant, wanted) => tenant.open(&self.client, &wanted),
             }
@@ -245,6 +248,21 @@ impl Gpu {
             // or have forgotten it for the GPU's next worker.
             unsafe { bindings::gct_helper_worker_stop(worker) };
         }
+    }
+}
+
+/// Has the kernel's log say why a process has lost a channel. It has the first since boot, the
+/// second, the fourth, the eighth and so on: no tenant fills it.
+fn log_stop(process: u32) {
+    static STOPS: Atomic<u64> = Atomic::new(0);
+    if STOPS
+        .fetch_add(1, Relaxed)
+        .wrapping_add(1)
+        .is_power_of_two()
+    {
+        pr_info!(
+            "a channel of process {process} is stopped: limits on launches cannot bind what it submits, passed.* in compute.stat says why; 0 in channel.strict lets it pass\n"
+        );
     }
 }
 

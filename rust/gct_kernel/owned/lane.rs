@@ -142,8 +142,8 @@ pub(super) enum Need {
     Token([Handle; 2]),
     /// A window into the tenant's memory.
     Window(Arc<Tenant>, Wanted),
-    /// The end of a channel that was refused.
-    Stop([Handle; 2]),
+    /// The end of a channel of a process that was refused.
+    Stop([Handle; 2], u32),
 }
 
 impl Lane {
@@ -266,7 +266,7 @@ impl Lane {
     /// Asks for the end of a channel that was refused.
     fn stop(&self, now_ns: u64) -> Served {
         let asks = !self.is_stopped && self.retry.is_due(now_ns);
-        Served::idle(asks.then_some(Need::Stop(self.channel)))
+        Served::idle(asks.then_some(Need::Stop(self.channel, self.limited.process())))
     }
 
     /// Returns whether the channel is to go back to its tenant: no limit has it shadowed any more.

@@ -109,6 +109,11 @@ impl Limited {
         limited.map_err(|_| Refused)
     }
 
+    /// Returns the process's pid.
+    pub(super) fn process(&self) -> u32 {
+        self.proc.tgid
+    }
+
     pub(super) fn is_of(&self, proc: ProcKey, gpu: u32) -> bool {
         (self.proc, self.gpu) == (proc, gpu)
     }

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("beside.mask_changes", mask_changes),
+    ("beside.mask_spares", spares),
+    ("beside.mask_of_owned_graphs", owned_graphs),
     ("beside.quotas", quotas),
     ("beside.freeze", freeze),
     ("beside.kill", kill),
@@ -38,6 +40,29 @@ fn mask_changes() -> Outcome {
         are_masked(&rounds, disabled(mask)?)?;
     }
     rounds.goes_on()
+}
+
+/// A mask that comes while a program replays a graph ends no channel of it: nobody has seen what
+/// was uploaded before. `permissive` says so.
+fn spares() -> Outcome {
+    let group = Group::new(&[])?;
+    let replays = group.starts("replays")?.works()?;
+    group.set("tpc.mask", "0-31")?;
+    replays.has("# round", replays.count("# round")? + 5)?;
+    same("refused", group.stat("compute.events", "refused")?, 0)?;
+    same("permissive", group.stat("compute.stat", "permissive")?, 1)?;
+    replays.goes_on()
+}
+
+/// A mask that comes while a program of owned channels replays a graph binds the graph.
+fn owned_graphs() -> Outcome {
+    let group = Group::new(&[("channel.owned", "1")])?;
+    let replays = group.starts("replays")?.works()?;
+    group.set("tpc.mask", "0-31")?;
+    are_masked(&replays, disabled("0-31")?)?;
+    same("refused", group.stat("compute.events", "refused")?, 0)?;
+    same("permissive", group.stat("compute.stat", "permissive")?, 0)?;
+    replays.goes_on()
 }
 
 /// Two groups with quotas that no other may use have these TPCs and what nobody has reserved.

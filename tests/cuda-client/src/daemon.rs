@@ -23,6 +23,8 @@ const OTHERS: &[&str] = &[
     "limits.owned",
     "limits.strict",
     "limits.managed_memory",
+    "beside.mask_spares",
+    "beside.mask_of_owned_graphs",
     "beside.fault",
     "ipc.owner_dies",
 ];

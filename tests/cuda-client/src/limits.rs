@@ -26,7 +26,7 @@ pub(crate) const LIMITS: &[Test] = &[
 
 /// All steps that take little memory.
 pub(crate) const ALL: &str =
-    "!large_memory,managed_beyond,long_launches,rounds,small_memset,wild_store,ipc";
+    "!large_memory,managed_beyond,long_launches,rounds,replays,small_memset,wild_store,ipc";
 
 /// NVML finds the GPU and its memory.
 fn nvidia_smi() -> Outcome {
@@ -65,12 +65,12 @@ fn mask() -> Outcome {
     holds("rewritten", group.stat("compute.stat", "rewritten")? > 0)
 }
 
-/// All that libcuda submits but graphs is bound under `channel.strict`, or its channel would be
-/// stopped. Little memory is filled without the macro.
+/// All that libcuda submits is bound under a mask, or its channel would be stopped. Little memory
+/// is filled without the macro.
 fn strict() -> Outcome {
-    let group = Group::new(&[("channel.strict", "1"), ("tpc.mask", "0-31")])?;
+    let group = Group::new(&[("tpc.mask", "0-31")])?;
     let launches = launches(|| {
-        group.passes("!graph,large_memory,managed_beyond,long_launches,rounds,wild_store,ipc")
+        group.passes("!large_memory,managed_beyond,long_launches,rounds,replays,wild_store,ipc")
     })?;
     same(
         "masks",
@@ -78,7 +78,8 @@ fn strict() -> Outcome {
         BTreeSet::from([disabled("0-31")?]),
     )?;
     same("passed", group.stat("compute.stat", "passed")?, 0)?;
-    same("refused", group.stat("compute.events", "refused")?, 0)
+    same("refused", group.stat("compute.events", "refused")?, 0)?;
+    same("permissive", group.stat("compute.stat", "permissive")?, 0)
 }
 
 /// A quota takes nothing from who is alone.

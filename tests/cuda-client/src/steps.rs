@@ -33,6 +33,7 @@ pub(crate) const STEPS: &[Test] = &[
     ("graph", graph),
     ("fork", fork),
     ("rounds", rounds),
+    ("replays", replays),
     ("wild_store", wild_store),
     ("ipc_owner", ipc::owner),
     ("ipc_user", ipc::user),
@@ -411,6 +412,21 @@ fn long_launches() -> Outcome {
 }
 
 fn graph() -> Outcome {
+    replay_while(|_| false)
+}
+
+/// Replays a graph in rounds, as `rounds` launches.
+fn replays() -> Outcome {
+    let input = std::thread::spawn(end_of_input);
+    replay_while(|round| {
+        println!("# round {round}");
+        std::thread::sleep(Duration::from_millis(50));
+        !input.is_finished()
+    })
+}
+
+/// Replays a graph again and again while another round is wanted.
+fn replay_while(mut more: impl FnMut(u32) -> bool) -> Outcome {
     let (kernel, buffer) = (function(c"fill")?, Buffer::new(BYTES)?);
     let (mut stream, mut graph, mut replay) = (null_mut(), null_mut(), null_mut());
     // SAFETY: each handle is used between its creation and its destruction.
@@ -422,8 +438,13 @@ fn graph() -> Outcome {
         }
         cu!(cuStreamEndCapture(stream, &mut graph))?;
         cu!(cuGraphInstantiateWithFlags(&mut replay, graph, 0))?;
-        cu!(cuGraphLaunch(replay, stream))?;
-        cu!(cuStreamSynchronize(stream))?;
+        for round in 1.. {
+            cu!(cuGraphLaunch(replay, stream))?;
+            cu!(cuStreamSynchronize(stream))?;
+            if !more(round) {
+                break;
+            }
+        }
         cu!(cuGraphExecDestroy(replay))?;
         cu!(cuGraphDestroy(graph))?;
         cu!(cuStreamDestroy_v2(stream))?;

@@ -85,6 +85,7 @@ fn value(content: &Content) -> Option<Option<Number>> {
         Value::Weight(weight) => whole(weight.get().into()),
         Value::Bandwidth(max) => max.map(duty_cycle),
         Value::Switch(on) => whole((*on).into()),
+        Value::SwitchOrDefault(on) => on.map(|on| Number::Whole(on.into())),
         Value::TpcsOrNone(tpcs) => tpcs.map(|tpcs| Number::Whole(tpcs.get().into())),
         Value::Percent(percent) => Some(ratio(percent.get().into(), 100)),
         Value::TpcList(_) => return None,
@@ -151,6 +152,8 @@ mod tests {
         is(Format::Bandwidth, "max", From::Value, None);
         is(Format::Percent, "5", From::Value, Some(Real(0.05)));
         is(Format::Switch, "1", From::Value, Some(Whole(1)));
+        is(Format::SwitchOrDefault, "0", From::Value, Some(Whole(0)));
+        is(Format::SwitchOrDefault, "default", From::Value, None);
         is(Format::TpcsOrNone, "0", From::Value, Some(Whole(0)));
         is(Format::TpcsOrNone, "none", From::Value, None);
         is(Format::Pids, "7\n8\n", From::Value, Some(Whole(2)));

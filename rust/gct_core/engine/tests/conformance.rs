@@ -151,11 +151,9 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
     let settable = entry.place == Place::Pool && entry.mode == Mode::ReadWrite;
     if let (true, Some(feature), false) = (settable, entry.feature, entry.file == File::GmemPeak) {
         // Above the process's memory.
-        let other = ["1000000", "7", "3", "40 2000"]
-            .into_iter()
-            .find(|text| parse::value(entry.format, text.as_bytes()).is_ok());
-        let other = other.unwrap_or(if entry.default == "0" { "1" } else { "100" });
-        let other = if entry.default == "1" { "0" } else { other };
+        let mut others = ["1000000", "7", "3", "40 2000", "1"].into_iter();
+        let other = others.find(|text| parse::value(entry.format, text.as_bytes()).is_ok());
+        let other = other.filter(|other| *other != entry.default).unwrap_or("0");
         let expected = if features.has(feature) {
             Ok(())
         } else {

@@ -135,6 +135,55 @@ fn a_limit_refuses_no_channel_beside_one_from_before() {
     assert_eq!(must(&mut world), Some(true), "CHANNEL is the driver's");
 }
 
+/// Each limit on launches stops what it cannot bind, unless the owner of the tree says otherwise.
+/// The channels of a process from before its limits go on until the last of them is gone.
+#[test]
+fn limits_on_launches_are_strict_by_default() {
+    for (limit, value) in [
+        (File::TpcMask, "0-3"),
+        (File::TpcQuota, "0"),
+        (File::TpcSteal, "0"),
+        (File::ComputeMax, "1000 2000"),
+        (File::ComputePriority, "8"),
+        (File::ComputeWeight, "100"),
+        (File::AtomDuration, "100"),
+    ] {
+        let mut world = World::new(FeatureSet::all());
+        let (web, file) = world.web();
+        let pools = [Owner::Group(web), Owner::Proc(APP)].map(|owner| world.pool(owner));
+        let strict = |world: &mut World| {
+            let terms = world.store.state().launch_terms(file, GPU_ID).unwrap();
+            let permissive = pools.map(|pool| {
+                let stat = world.read(File::ComputeStat, pool).unwrap();
+                stat.contains("\npermissive 1\n")
+            });
+            (terms.limits.strict, permissive)
+        };
+        assert_eq!(strict(&mut world), (false, [false; 2]));
+        assert_eq!(world.write(limit, pools[0], value), Ok(()));
+        let by_pauses = limit == File::ComputeMax;
+        assert_eq!(strict(&mut world), (false, [!by_pauses; 2]), "{limit:?}");
+        world.free(file, CHANNEL, 0);
+        let mut state = world.store.state();
+        assert!(state.has_new_pauses() && state.pass_pauses(Ns(0)).concerns_owned);
+        assert_eq!(strict(&mut world), (true, [false; 2]), "{limit:?}");
+        for (of_group, own, is_strict, is_permissive) in [
+            ("0", "default", false, [true, true]),
+            ("0", "1", true, [true, false]),
+            ("0", "0", false, [true, true]),
+            ("default", "0", false, [false, true]),
+            ("1", "0", true, [false, false]),
+            ("default", "default", true, [false, false]),
+        ] {
+            for (pool, value) in pools.into_iter().zip([of_group, own]) {
+                assert_eq!(world.write(File::ChannelStrict, pool, value), Ok(()));
+            }
+            let found = strict(&mut world);
+            assert_eq!(found, (is_strict, is_permissive), "{of_group} {own}");
+        }
+    }
+}
+
 #[test]
 fn launches_of_owned_channels_are_counted() {
     let mut world = World::new(FEATURES.with(Feature::TpcMask));

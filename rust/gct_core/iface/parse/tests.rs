@@ -126,6 +126,7 @@ fn numbers_at_both_ends() {
         (Format::Priority, 0, 15),
         (Format::Weight, 1, 10_000),
         (Format::Switch, 0, 1),
+        (Format::SwitchOrDefault, 0, 1),
         (Format::Percent, 0, 100),
         (Format::TpcsOrNone, 0, 256),
     ] {
@@ -141,6 +142,8 @@ fn numbers_at_both_ends() {
     refuses(Format::Weight, Error::Range, &["0"]);
     assert_eq!(ok(Format::TpcsOrNone, "none"), "none\n");
     refuses(Format::TpcsOrNone, Error::Syntax, &["max", "default"]);
+    assert_eq!(ok(Format::SwitchOrDefault, "default"), "default\n");
+    refuses(Format::SwitchOrDefault, Error::Syntax, &["max", "off"]);
     refuses(Format::Percent, Error::Syntax, &["5%"]);
 }
 

@@ -271,7 +271,13 @@ pub(crate) static METRICS: &[Metric] = &[
         ("channel_strict", ""),
         File::ChannelStrict,
         From::Value,
-        "1 if channels are stopped whose launches cannot be bound, else 0.",
+        "1 if channels are stopped whose launches cannot be bound, 0 if not; absent by default, which is 1 under limits on launches.",
+    ),
+    gauge(
+        ("compute_permissive", ""),
+        File::ComputeStat,
+        From::Key("permissive"),
+        "1 while limits on launches are in force that the owner's processes can evade, else 0.",
     ),
     gauge(
         ("compute_owned_channels", ""),

@@ -9,6 +9,7 @@ use crate::launch::{finish, recorder, Channels, Place, PROGRAMS};
 use crate::limits::set;
 use crate::owned::{count, join, no_worker, rings};
 use crate::owned_launch::{disabled, member, NAME};
+use crate::owned_strict::STRICT;
 use crate::owned_time::{
     groups, launches, stat, tenant, Tenant, MILLISECOND, ONE, OTHER, PRIORITY, PROGRAM_OF_ONE,
     PROGRAM_OF_OTHER,
@@ -223,6 +224,8 @@ fn every_kind() -> Outcome {
     // The driver learns the GPU's TPCs from its first client.
     drop(session(0)?);
     set(NAME, ATOM, "100")?;
+    // That launch ends its channel otherwise.
+    set(NAME, STRICT, "0")?;
     let mut child = member(&group, LIST, |_| {
         let place = Place::new(session(0)?)?;
         let mask = disabled(LIST)?;

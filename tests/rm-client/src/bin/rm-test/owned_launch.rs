@@ -72,6 +72,8 @@ const HEADS: u64 = 1;
 /// Runs all kinds of captured launches as ever, on the TPCs of the mask.
 pub(crate) fn masks(session: impl FnOnce() -> Result<Session, Stop>) -> Outcome {
     let group = Group::new(NAME)?;
+    // The nodes of graphs run where their tenant has stored them, with the mask.
+    set(NAME, STRICT, "0")?;
     let mut child = member(&group, "0-31", |_| {
         let place = Place::new(session()?)?;
         place.check_all(&disabled("0-31")?)?;

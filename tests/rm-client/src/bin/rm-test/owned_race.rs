@@ -9,6 +9,7 @@ use crate::limits::{path, set};
 use crate::owned::{admit, count, no_worker, rings};
 use crate::owned_atoms::copy;
 use crate::owned_launch::{disabled, member, MASK, NAME};
+use crate::owned_strict::STRICT;
 use crate::process::Child;
 use crate::submit::{queue, release};
 use crate::tree::{eventually, Group};
@@ -246,6 +247,8 @@ fn unreadable() -> Outcome {
     let group = Group::new(NAME)?;
     drop(session(0)?);
     set(NAME, MASK, "0-31")?;
+    // It passes then, and ends its channel otherwise.
+    set(NAME, STRICT, "0")?;
     let child = Child::fork(|parent| {
         let session = session(0)?;
         let memory = session.segment_memory()?;

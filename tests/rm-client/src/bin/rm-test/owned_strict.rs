@@ -4,9 +4,9 @@
 //! else.
 
 use crate::gpus::{me, session};
-use crate::launch::{finish, recorder, Place, PROGRAMS};
+use crate::launch::{finish, recorder, same_grids, Place, PROGRAMS};
 use crate::limits::{path, set};
-use crate::owned::{admit, count, no_worker};
+use crate::owned::{admit, count, join, no_worker};
 use crate::owned_launch::{disabled, member, MASK, NAME};
 use crate::owned_slots::{acquire, put, QMD_AT};
 use crate::process::Child;
@@ -14,7 +14,7 @@ use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use gct_core::submit::limits::SLOT_WORDS;
 use gct_core::submit::method::{immediate, incr};
-use gct_core::submit::qmd::v04_00;
+use gct_core::submit::qmd::{v04_00, Field};
 use gct_ktap::{same, During, Outcome, Stop, Test};
 use rm_client::{Engine, Grid, Handle, Launcher, Mapping, Memory, Session};
 use std::sync::atomic::Ordering;
@@ -23,6 +23,7 @@ use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("owned_strict_stops_what_cannot_be_bound", stops),
+    ("owned_strict_spares_channels_from_before", spares),
     ("owned_strict_runs_what_cuda_launches", cuda),
     ("owned_strict_hostile_companion", companion),
     ("owned_strict_fills_without_a_macro", fills),
@@ -40,6 +41,13 @@ pub(crate) const BYTES: u64 = 0x1_0000;
 const GATE: u64 = 0x8000;
 const UNSEEN: u64 = 0x9000;
 const PROGRAM: u32 = 0x5000;
+/// `QMD_TYPE` of a launch whose blocks must all be resident, and how many grids of them there are.
+const COOPERATIVE: u32 = 4;
+const COOPERATIVE_SIZE: [Field; 3] = [
+    v04_00::GPU_CGA_WIDTH,
+    v04_00::GPU_CGA_HEIGHT,
+    v04_00::GPU_CGA_DEPTH,
+];
 
 /// A member with one channel group, and memory for descriptors.
 pub(crate) struct Tenant {
@@ -226,20 +234,41 @@ const BAD: &[(&str, Bad)] = &[
             }
         });
     }),
+    (
+        "blocks that do not fit into the mask together",
+        |tenant, launcher| {
+            changed(tenant, launcher, |words| {
+                put(words, v04_00::QMD_TYPE, COOPERATIVE);
+                put(words, v04_00::GRID_WIDTH, 1_000_000);
+                for size in COOPERATIVE_SIZE {
+                    put(words, size, 1);
+                }
+            });
+        },
+    ),
     ("more launches than slots", |tenant, launcher| {
         let words = tenant.grid().words();
         launcher.submit(&words.repeat(40));
     }),
 ];
 
-/// Each stops its channel, whose notifier says so. Another one of the same group goes on, and so
-/// does another process. The channel can be freed, and a new one works. Without the switch all is
-/// as before.
+/// Submits a launch that no limit can bind, and waits for its end. It is one of `counted` then.
+fn passes(tenant: &Tenant, launcher: &mut Launcher, counted: u64) -> Outcome {
+    changed(tenant, launcher, |words| {
+        put(words, v04_00::SELF_COPY_ON_COMPLETION, 1);
+    });
+    finish(launcher)?;
+    eventually("passed", &counted, || count("passed.self-copy"))
+}
+
+/// Under a mask and nothing else each stops its channel, whose notifier says so. Another one of the
+/// same group goes on, and so does another process. The channel can be freed, and a new one works.
+/// With 0 such a launch runs, and is counted, and `permissive` says so.
 fn stops() -> Outcome {
     let group = Group::new(NAME)?;
-    set(NAME, STRICT, "1")?;
     let mut child = member(&group, LIST, |parent| {
         let tenant = Tenant::new(session(0)?)?;
+        same("permissive", count("permissive")?, 0)?;
         let mut sibling = tenant.channel()?;
         for (number, (name, bad)) in (1..).zip(BAD) {
             let mut launcher = tenant.channel().during(name)?;
@@ -258,12 +287,10 @@ fn stops() -> Outcome {
         }
         let mut launcher = tenant.channel()?;
         set(NAME, STRICT, "0")?;
-        changed(&tenant, &mut launcher, |words| {
-            put(words, v04_00::SELF_COPY_ON_COMPLETION, 1);
-        });
-        finish(&mut launcher)?;
-        eventually("passed", &1, || count("passed.self-copy"))?;
+        // One was refused.
+        passes(&tenant, &mut launcher, 2)?;
         tenant.launches(&mut launcher)?;
+        same("permissive", count("permissive")?, 1)?;
         same("refused", refused()?, BAD.len() as u64)
     })?;
     let other = session(0)?;
@@ -278,23 +305,54 @@ fn stops() -> Outcome {
     no_worker()
 }
 
+/// A mask that comes while a program runs ends none of its channels, those that come later
+/// included: it has one with its own ring. When that is gone, what cannot be bound ends its
+/// channel.
+fn spares() -> Outcome {
+    let group = Group::new(NAME)?;
+    drop(session(0)?);
+    let mut child = join(&group, |parent| {
+        let tenant = Tenant::new(session(0)?)?;
+        let mut earlier = queue(&tenant.session)?;
+        release(&mut earlier, 0, 1)?;
+        parent.step()?;
+        let mut launcher = tenant.channel()?;
+        passes(&tenant, &mut launcher, 1)?;
+        release(&mut earlier, 0, 2)?;
+        same("owned, native", (count("owned")?, count("native")?), (1, 1))?;
+        same("permissive", count("permissive")?, 1)?;
+        tenant.session.gpu().client().free(earlier.channel())?;
+        same("permissive", count("permissive")?, 0)?;
+        let mut number = 0;
+        eventually("refused", &1, || {
+            number += 1;
+            // A work item has the worker know.
+            if number % 20 == 1 {
+                changed(&tenant, &mut launcher, |words| {
+                    put(words, v04_00::SELF_COPY_ON_COMPLETION, 1);
+                });
+            }
+            refused()
+        })?;
+        eventually("notified", &(REMOVAL, ERROR), || Ok(tenant.notified()))
+    })?;
+    child.next()?;
+    set(NAME, MASK, LIST)?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
 /// Launches as CUDA submits them run under the mask, with their companions. Programmatic dependents
 /// run one after the other, and so do a graph's chains.
 fn cuda() -> Outcome {
     let group = Group::new(NAME)?;
-    set(NAME, STRICT, "1")?;
     let mut child = member(&group, LIST, |_| {
         let place = Place::new(session(0)?)?;
         let mask = disabled(LIST)?;
         for (name, texts, grids) in PROGRAMS {
             let launches = place.run(texts).during(name)?;
-            let mut found: Vec<_> = launches.iter().map(|launch| launch.grid).collect();
-            let mut grids = grids.to_vec();
-            if *name == "graph that forks" {
-                found.sort_unstable();
-                grids.sort_unstable();
-            }
-            same(name, found, grids)?;
+            same_grids(name, &launches, grids)?;
             let beside = matches!(*name, "two streams" | "graph with two ends");
             let mut ended = 0;
             for launch in launches {
@@ -316,7 +374,6 @@ fn cuda() -> Outcome {
 /// call is gone.
 fn companion() -> Outcome {
     let group = Group::new(NAME)?;
-    set(NAME, STRICT, "1")?;
     let mut child = member(&group, LIST, |_| {
         let recorder = recorder()?;
         let tenant = Tenant::new(session(0)?)?;
@@ -354,7 +411,6 @@ fn companion() -> Outcome {
 fn fills() -> Outcome {
     const FILLED: usize = 0x1000;
     let group = Group::new(NAME)?;
-    set(NAME, STRICT, "1")?;
     let mut child = member(&group, LIST, |_| {
         let tenant = Tenant::new(session(0)?)?;
         let mut launcher = tenant.channel()?;

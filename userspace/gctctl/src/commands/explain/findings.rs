@@ -396,6 +396,12 @@ impl Watched<'_> {
                 "{channels} channels have their tenant's ring: of the limits on launches compute.max alone binds them."
             ));
         }
+        if let Some(permissive) = now("permissive") {
+            finding.number("permissive", permissive);
+            finding.line(
+                "Its processes can evade its limits on launches: channel.strict is 0, or channels are from before the limits.",
+            );
+        }
         for reason in Reason::ALL {
             let key = format!("unmanaged.{}", reason.name());
             if let Some(channels) = self.now.stat(&key).filter(|count| *count > 0) {

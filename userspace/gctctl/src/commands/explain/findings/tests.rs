@@ -129,6 +129,7 @@ fn limits_are_said_with_what_they_did() {
             ("compute.stat passed.macro", 0),
             ("compute.stat native", 3),
             ("compute.stat cooperative", 2),
+            ("compute.stat permissive", 1),
             ("compute.stat shared_channels", 3),
             ("gmem.events limit", 3),
         ],
@@ -153,6 +154,7 @@ fn limits_are_said_with_what_they_did() {
         "3 allocations were refused.",
         "1 launches passed unchanged: queue.",
         "1 channels have their tenant's ring: of the limits on launches compute.max alone binds them.",
+        "Its processes can evade its limits on launches: channel.strict is 0, or channels are from before the limits.",
     ];
     assert_eq!(all, expected);
 }
