@@ -255,7 +255,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Refuses a segment, of which the first `count` calls are `found`, because of a launch.
     #[cold]
     fn refuse_launches(&mut self, reason: Reason, found: &[QmdCall], count: usize) {
-        let mut found = found.iter().take(count);
+        let mut found = found.get(..count).unwrap_or(found).iter();
         // The scan has counted its own reasons.
         if found.all(|call| call.reason.is_none()) {
             self.counters.keep(reason);
