@@ -232,8 +232,17 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "PID", required_unless_present = "cgroup")]
     pub(crate) pid: Vec<u32>,
     /// Absolute cgroup v2 path, for all processes in it or below, now and later; `none` ends it.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = cgroup)]
     pub(crate) cgroup: Option<String>,
+}
+
+/// Takes a cgroup's path as it is. The tree would take it without blanks at its ends, which name
+/// another cgroup.
+fn cgroup(path: &str) -> Result<String, &'static str> {
+    match path.trim() == path {
+        true => Ok(path.to_owned()),
+        false => Err("a path with blanks at its ends cannot be written to the tree"),
+    }
 }
 
 /// The options of `run`.

@@ -202,6 +202,13 @@ fn attach_takes_pids_and_a_cgroup() {
     tree.group("web", &[]);
     let own = std::process::id().to_string();
     tree.gctctl(&["attach", "web", "--pid", &own]).exits(0);
+    let blank = tree.gctctl(&["attach", "web", "--cgroup", "/web.slice "]);
+    blank.exits(2);
+    assert!(
+        blank.stderr.contains("blanks at its ends"),
+        "{}",
+        blank.stderr
+    );
     assert_eq!(tree.read("web/group.procs"), format!("{own}\n"));
     tree.gctctl(&["attach", "web", "--cgroup", "/a/b"]).exits(0);
     assert_eq!(tree.read("web/group.cgroup"), "/a/b\n");

@@ -34,7 +34,15 @@ pub fn program(process: &Path) -> String {
 }
 
 fn clean(name: &str) -> String {
-    name.trim_end().replace(char::is_control, "?")
+    name.trim_end().replace(is_steering, "?")
+}
+
+/// Returns whether a character moves what others look like: controls, and those of Unicode that
+/// have no width or turn the direction (category Cf, as far as text has them).
+fn is_steering(c: char) -> bool {
+    let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
+    c.is_control() || is_format
 }
 
 #[cfg(test)]
@@ -54,5 +62,6 @@ mod tests {
     #[test]
     fn a_process_cannot_steer_the_terminal_by_its_name() {
         assert_eq!(clean("a\x1b[2Jb\u{9b}c\n"), "a?[2Jb?c");
+        assert_eq!(clean("\u{202e}niart\u{200b}\u{e9}"), "?niart?\u{e9}");
     }
 }

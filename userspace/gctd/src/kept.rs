@@ -221,8 +221,8 @@ impl Keeper {
         let path = directory.join(NAME);
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let boot = boot.trim().to_owned();
-        let kept = match fs::read_to_string(&path) {
-            Ok(text) => parse(&text, &boot),
+        let kept = match fs::read(&path) {
+            Ok(bytes) => parse(&String::from_utf8_lossy(&bytes), &boot),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Kept::default(),
             Err(error) => {
                 tracing::warn!(%error, "groups and limits of before cannot be read");
@@ -296,21 +296,36 @@ impl Keeper {
     }
 }
 
-/// Parses a file of this boot. That of another says nothing.
+/// Parses a file of this boot. That of another says nothing. What cannot be read is left out, and
+/// said once.
 fn parse(text: &str, boot: &str) -> Kept {
     let mut kept = Kept::default();
     // A line without an end was not written to its end.
     let mut lines = text
         .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'));
-    if lines.next().and_then(|line| line.strip_prefix("boot ")) != Some(boot) {
+    let of = lines.next().map(|line| line.strip_prefix("boot "));
+    if of != Some(Some(boot)) {
+        if of == Some(None) {
+            tracing::warn!(
+                "groups and limits of before cannot be read: their file does not say of which boot"
+            );
+        }
         return kept;
     }
+    let mut unknown = Vec::new();
     for line in lines {
         match Change::parse(line) {
             Some(change) => kept.apply(change),
-            None => tracing::warn!(line, "a kept line of another version is left out"),
+            None => unknown.push(line),
         }
+    }
+    if let Some(first) = unknown.first() {
+        tracing::warn!(
+            lines = unknown.len(),
+            first,
+            "kept lines of another version are left out"
+        );
     }
     kept
 }
@@ -391,6 +406,24 @@ mod tests {
         keeper.write();
         assert_eq!(directory.lines(), 7);
         assert_eq!(Keeper::read(&directory.0).kept(), again.kept());
+    }
+
+    #[test]
+    fn a_damaged_line_loses_itself_alone() {
+        let directory = Directory::new("damaged");
+        let mut keeper = Keeper::read(&directory.0);
+        keeper.keep(Change::Group("web".into()));
+        keeper.keep(join(8, true));
+        let path = directory.0.join(NAME);
+        let whole = fs::read(&path).unwrap();
+        let damaged: [&[u8]; 3] = [b"join web 9\xff 5 7 born\n", b"\xff\xfe\n", b"\0\0\n\n"];
+        for line in damaged {
+            fs::write(&path, [&whole, line, b"end 8 5\n"].concat()).unwrap();
+            let kept = Keeper::read(&directory.0).kept().clone();
+            assert_eq!((kept.groups.len(), kept.members.len()), (1, 0), "{line:?}");
+        }
+        fs::write(&path, [&[0; 7], &whole[..]].concat()).unwrap();
+        assert_eq!(Keeper::read(&directory.0).kept(), &Kept::default());
     }
 
     /// Tenants come and go as often as they like.
