@@ -150,8 +150,12 @@ impl State<'_> {
     /// A process with such a channel from before its limits gains nothing by another one. If it
     /// were refused one, a limit would end programs that run.
     fn must_own(&self, limits: &Settings, proc: ProcKey, gpu: GpuId) -> bool {
-        limits.asks_strict()
-            || (limits.binds_launches() && !self.has_native(Owner::Proc(proc), gpu))
+        limits.asks_strict() || self.binds_all(limits, proc, gpu)
+    }
+
+    /// Returns whether limits bind launches, and the process has no channel on which they do not.
+    fn binds_all(&self, limits: &Settings, proc: ProcKey, gpu: GpuId) -> bool {
+        limits.binds_launches() && !self.has_native(Owner::Proc(proc), gpu)
     }
 
     /// Returns whether an owner has channels with their tenant's ring.
@@ -166,7 +170,7 @@ impl State<'_> {
     /// channels from before its limits can evade them there, and what these have submitted was not
     /// seen: it would lose channels for graphs that it had uploaded, and nobody would gain.
     fn is_strict(&self, limits: &Settings, proc: ProcKey, gpu: GpuId) -> bool {
-        let by_default = || limits.binds_launches() && !self.has_native(Owner::Proc(proc), gpu);
+        let by_default = || self.binds_all(limits, proc, gpu);
         limits.strict.unwrap_or_else(by_default)
     }
 

@@ -80,6 +80,9 @@ const DECREMENTS_MIN: u32 = 2;
 /// The [`Reason`] why one cannot be detached. Part of the segment may be changed then.
 pub fn detach(words: &mut [u32], calls: &mut [QmdCall]) -> Result<u32, Reason> {
     let (mut launches, mut decrements) = (Wrapping(0), false);
+    // Whether a call behind the first launch that waits for one decrements. It is found once, and
+    // holds for later launches: what has been passed meanwhile is in `decrements`.
+    let mut follows = None;
     for at in 0..calls.len() {
         let Some(call) = calls.get_mut(at) else {
             break;
@@ -102,7 +105,12 @@ pub fn detach(words: &mut [u32], calls: &mut [QmdCall]) -> Result<u32, Reason> {
             }
             Source::Upload => {
                 launches += 1;
-                detach_launch(words, calls, at, decrements)?;
+                let qmd = known(words, call)?;
+                let rest = calls.get(at..).unwrap_or_default();
+                let is_in_rest = || rest.iter().any(is_decrement);
+                detach_launch(qmd, || {
+                    decrements || *follows.get_or_insert_with(is_in_rest)
+                })?;
                 continue;
             }
             Source::Inline => return Err(Reason::Inline),
@@ -123,17 +131,13 @@ fn known<'a>(words: &'a mut [u32], call: &QmdCall) -> Result<&'a mut Qmd, Reason
     qmd.ok_or(Reason::NotMeasured)
 }
 
-/// Detaches one launch. `decrements` says whether a call before it decrements a descriptor.
-fn detach_launch(
-    words: &mut [u32],
-    calls: &[QmdCall],
-    at: usize,
-    decrements: bool,
-) -> Result<(), Reason> {
-    let Some([call, rest @ ..]) = calls.get(at..) else {
-        return Ok(());
-    };
-    let qmd = known(words, call)?;
+/// Returns whether a call decrements a descriptor.
+fn is_decrement(call: &QmdCall) -> bool {
+    call.source == Source::Touch && call.action == Action::DecrementDependence
+}
+
+/// Detaches one launch. `decrements` says whether a call of its segment decrements a descriptor.
+fn detach_launch(qmd: &mut Qmd, decrements: impl FnOnce() -> bool) -> Result<(), Reason> {
     let decremented = |number| {
         !v04::DEPENDENT_QMD_ENABLE.nth(number).is_set(qmd)
             || v04::DEPENDENT_QMD_ACTION.nth(number).get(qmd) == ACTION_DECREMENT_DEPENDENCE
@@ -145,10 +149,7 @@ fn detach_launch(
         field.clear(qmd);
     }
     let waits = [v04::WAIT_ON_LATCH_VALID, v04::REQUIRE_SCHEDULING_PCAS];
-    let is_decrement =
-        |call: &QmdCall| call.source == Source::Touch && call.action == Action::DecrementDependence;
-    let waits_for_call = waits.iter().all(|field| field.is_set(qmd));
-    if waits_for_call && (decrements || rest.iter().any(is_decrement)) {
+    if waits.iter().all(|field| field.is_set(qmd)) && decrements() {
         for field in waits {
             field.clear(qmd);
         }
