@@ -121,26 +121,35 @@ pub(crate) fn before(ioctl: &rm::Ioctl, call: &Call) -> Option<Verdict> {
             link.enter(&message, call)
         })
     };
-    let is_memory = Class::DeviceMemory;
-    match (ask()?, call.action) {
-        (Verdict::NotAsked, Action::Alloc { class, .. }) if class == is_memory && returns() => {
-            ask()
+    let is_charged = matches!(
+        call.action,
+        Action::Alloc {
+            class: Class::DeviceMemory,
+            ..
         }
-        (verdict, _) => Some(verdict),
+    );
+    match ask()? {
+        Verdict::NotAsked if is_charged && returns() => ask(),
+        verdict => Some(verdict),
+    }
+}
+
+/// Looks at the link again and again until `look`, which is told since when, returns a value.
+/// Returns `None` without a link.
+fn wait_for<T>(mut look: impl FnMut(&mut Connected, Instant) -> Option<T>) -> Option<T> {
+    let since = Instant::now();
+    loop {
+        if let Some(found) = with(|connected| look(connected, since))? {
+            return Some(found);
+        }
+        std::thread::sleep(REPORT);
     }
 }
 
 /// Waits for a daemon that has gone, until it is there again or was awaited in vain. Returns
 /// whether it is there again.
 fn returns() -> bool {
-    let since = Instant::now();
-    loop {
-        match with(|connected| connected.awaits(since.elapsed())) {
-            Some(None) => std::thread::sleep(REPORT),
-            Some(Some(returned)) => return returned,
-            None => return false,
-        }
-    }
+    wait_for(|connected, since| connected.awaits(since.elapsed())).unwrap_or(false)
 }
 
 /// Reports the outcome of a call of [`before`] to the daemon. The ioctl has run on `fd` and
@@ -212,26 +221,19 @@ pub(crate) fn required() -> Result<(), String> {
     if is_unnamed || socket.as_os_str().is_empty() {
         return Ok(());
     }
-    let since = Instant::now();
     // The first look may find what `with` has just tried.
     let mut look: fn(&mut Link, u64) -> bool = Link::maintain;
-    loop {
-        let attend = |connected: &mut Connected| {
-            let link = &mut connected.link;
-            look(link, sys::now_ns());
-            let failure = || link.failure();
-            link.connected().then_some(()).ok_or_else(failure)
-        };
-        let failure = match with(attend) {
-            None | Some(Ok(())) => return Ok(()),
-            Some(Err(failure)) => failure,
-        };
-        if since.elapsed() >= RESTART || optional::is_set() {
-            return Err(reason(&socket, failure));
-        }
-        std::thread::sleep(REPORT);
+    let served = wait_for(|connected, since| {
+        let link = &mut connected.link;
+        look(link, sys::now_ns());
         look = Link::attempt;
-    }
+        if link.connected() {
+            return Some(Ok(()));
+        }
+        let gives_up = since.elapsed() >= RESTART || optional::is_set();
+        gives_up.then(|| Err(reason(&socket, link.failure())))
+    });
+    served.unwrap_or(Ok(()))
 }
 
 /// Says why the daemon at a socket does not serve this program.

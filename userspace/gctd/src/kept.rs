@@ -304,14 +304,15 @@ fn parse(text: &str, boot: &str) -> Kept {
     let mut lines = text
         .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'));
-    let of = lines.next().map(|line| line.strip_prefix("boot "));
-    if of != Some(Some(boot)) {
-        if of == Some(None) {
+    match lines.next().map(|line| line.strip_prefix("boot ")) {
+        Some(Some(of)) if of == boot => {}
+        Some(None) => {
             tracing::warn!(
                 "groups and limits of before cannot be read: their file does not say of which boot"
             );
+            return kept;
         }
-        return kept;
+        Some(Some(_)) | None => return kept,
     }
     let mut unknown = Vec::new();
     for line in lines {

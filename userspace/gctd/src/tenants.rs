@@ -385,10 +385,7 @@ impl Tenants {
             return;
         };
         let owner = state.owner_of(tenant.proc);
-        self.numbers.entry(owner).or_insert_with(|| {
-            self.last_number = self.last_number.checked_add(1).unwrap_or(1);
-            self.last_number
-        });
+        number(&mut self.numbers, &mut self.last_number, owner);
         if let Some(board) = self.boards.iter_mut().find(|board| board.gpu == tenant.gpu) {
             write_slot(&mut board.writer, tenant, &self.numbers, state);
         }
@@ -498,16 +495,21 @@ impl Tenants {
     /// Numbers new owners, and removes those without a process.
     fn number_owners(&mut self, state: &State<'_>) {
         let owners = self.tenants.iter().map(|t| state.owner_of(t.proc));
-        let known = core::mem::take(&mut self.numbers);
+        let owners: Vec<Owner> = owners.collect();
+        let here: BTreeSet<&Owner> = owners.iter().collect();
+        self.numbers.retain(|known, _| here.contains(known));
         for owner in owners {
-            self.numbers.entry(owner).or_insert_with(|| {
-                known.get(&owner).copied().unwrap_or_else(|| {
-                    self.last_number = self.last_number.checked_add(1).unwrap_or(1);
-                    self.last_number
-                })
-            });
+            number(&mut self.numbers, &mut self.last_number, owner);
         }
     }
+}
+
+/// Gives an owner the number behind the last one, unless it has one.
+fn number(numbers: &mut BTreeMap<Owner, u32>, last: &mut u32, owner: Owner) {
+    numbers.entry(owner).or_insert_with(|| {
+        *last = last.checked_add(1).unwrap_or(1);
+        *last
+    });
 }
 
 /// Creates a process on a GPU with an empty page, and no slot.
