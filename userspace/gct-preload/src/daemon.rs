@@ -4,7 +4,7 @@
 //! limits and the neighbours.
 //!
 //! No launch passes here. A daemon that has gone may be restarting: the first allocation waits for
-//! it, and without one all are granted.
+//! it. Without one the program has as much memory as it had.
 
 use crate::forks::Mark;
 use crate::locks::Lock;
@@ -72,15 +72,11 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
         return None;
     }
     if parents.is_some() || slot.is_none() {
-        *slot = Some(Connected {
-            pid,
-            mark: Mark::new(),
-            link: Link::from_environment(),
-            slices: Slices::new(),
-            attached: Vec::new(),
-            told: None,
-            given_up: 0,
-        });
+        let link = match parents {
+            Some(parents) => parents.link.of_child(),
+            None => Link::from_environment().optional(optional::is_set()),
+        };
+        *slot = Some(Connected::new(pid, link));
     }
     let connected = slot.as_mut()?;
     if connected.link.is_cut() {
@@ -118,7 +114,7 @@ pub(crate) fn before(ioctl: &rm::Ioctl, call: &Call) -> Option<Verdict> {
             if call.action == Action::Free {
                 slices.freed(call.client, call.object, link);
             }
-            link.enter(&message, call)
+            (link.enter(&message, call), link.connected())
         })
     };
     let is_charged = matches!(
@@ -128,10 +124,11 @@ pub(crate) fn before(ioctl: &rm::Ioctl, call: &Call) -> Option<Verdict> {
             ..
         }
     );
-    match ask()? {
-        Verdict::NotAsked if is_charged && returns() => ask(),
-        verdict => Some(verdict),
+    let (verdict, is_asked) = ask()?;
+    if is_asked || !is_charged || !returns() {
+        return Some(verdict);
     }
+    ask().map(|(verdict, _)| verdict)
 }
 
 /// Looks at the link again and again until `look`, which is told since when, returns a value.
@@ -287,14 +284,20 @@ impl Decisions {
 
 /// Charges managed memory before it is mapped. Returns `None` without a link.
 pub(crate) fn charge_managed(bytes: u64) -> Option<ManagedCharge> {
-    let is_gone = |connected: &mut Connected| {
-        connected.maintain();
-        !connected.link.connected()
+    let ask = || {
+        with(|Connected { link, .. }| {
+            let charge = link.charge_managed(bytes);
+            (charge, link.connected())
+        })
     };
-    if with(is_gone)? {
-        returns();
+    let (charge, is_asked) = ask()?;
+    if is_asked || !returns() {
+        return Some(charge);
     }
-    with(|connected| connected.link.charge_managed(bytes))
+    if let ManagedCharge::Granted(number) = charge {
+        uncharge_managed(number);
+    }
+    ask().map(|(charge, _)| charge)
 }
 
 /// Returns the TPCs that this process can depend on, or `None` if no daemon says.
@@ -338,6 +341,20 @@ pub(crate) fn uncharge_managed(number: u64) {
 }
 
 impl Connected {
+    /// Creates one of the process `pid`. Under a limit, the first allocation of a forked child
+    /// waits for a daemon as for one that has gone.
+    fn new(pid: u32, link: Link) -> Self {
+        Self {
+            pid,
+            mark: Mark::new(),
+            given_up: if link.is_bound() { u64::MAX } else { 0 },
+            link,
+            slices: Slices::new(),
+            attached: Vec::new(),
+            told: None,
+        }
+    }
+
     /// Maintains the connection. A new connection has new pages.
     fn maintain(&mut self) {
         self.maintain_by(Link::maintain);
@@ -358,6 +375,9 @@ impl Connected {
             return None;
         }
         self.given_up = self.link.lost();
+        if self.link.is_bound() {
+            sys::say("gctgroup: no daemon: until there is one, gmem.limit grants no more memory\n");
+        }
         Some(false)
     }
 

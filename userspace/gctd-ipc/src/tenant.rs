@@ -2,9 +2,11 @@
 
 //! Keeps a process connected to the daemon.
 //!
-//! Without a daemon, allocations are granted and the last limits stay in force.
-//! [`Link::maintain`] connects to a new daemon and replays the living objects to it.
+//! Without a daemon, the last limits stay in force, and a process under `gmem.limit` has no more
+//! memory than it had. [`Link::maintain`] connects to a new daemon and replays the living objects
+//! to it.
 
+mod granted;
 mod replay;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
@@ -18,6 +20,7 @@ use crate::{greeting, socket};
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{self, Action, Call, Class};
 use gct_core::units::Bytes;
+use granted::Granted;
 use replay::ReplayLog;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -56,18 +59,19 @@ pub struct Gpu {
 pub enum Verdict {
     /// Granted under this number. [`Link::leave`] must report the outcome.
     Granted(u32),
-    /// Refused: it exceeds a limit.
+    /// Refused: it exceeds a limit, or what a daemon that has gone had granted.
     Refused,
-    /// Not asked: the ioctl is no allocation, or there is no daemon.
+    /// Not asked: the ioctl is no allocation, or there is no daemon, whose last limits allow it.
     NotAsked,
 }
 
 /// The daemon's decision on a range of managed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagedCharge {
-    /// Granted under this number, for [`Link::uncharge_managed`]; also without a daemon.
+    /// Granted under this number, for [`Link::uncharge_managed`]; also without a daemon, whose last
+    /// limits allow it.
     Granted(u64),
-    /// Refused: it exceeds a limit.
+    /// Refused: it exceeds a limit, or what a daemon that has gone had granted.
     Refused,
 }
 
@@ -81,6 +85,9 @@ pub struct Link {
     retry_late_ns: u64,
     failure: Option<Failure>,
     lost: u64,
+    is_optional: bool,
+    /// What the last daemon had granted when it went.
+    granted: Granted,
     objects: ReplayLog,
     /// The size of each existing range of managed memory, by its number.
     managed: BTreeMap<u64, u64>,
@@ -106,12 +113,43 @@ impl Link {
             retry_late_ns: RETRY_LATE_NS.0,
             failure: None,
             lost: 0,
+            is_optional: false,
+            granted: Granted::default(),
             objects: ReplayLog::default(),
             managed: BTreeMap::new(),
             last_managed: 0,
             paged: BTreeMap::new(),
             gpus: Vec::new(),
         }
+    }
+
+    /// Creates the link of a forked child of this process, under the same limits.
+    pub fn of_child(&self) -> Self {
+        Self {
+            is_optional: self.is_optional,
+            granted: Granted::nothing(self.is_bound()),
+            ..Self::new(&self.path)
+        }
+    }
+
+    /// Grants all memory while there is no daemon.
+    #[must_use]
+    pub fn optional(mut self, is_optional: bool) -> Self {
+        self.is_optional = is_optional;
+        self
+    }
+
+    /// Returns whether a limit binds the memory of this process while there is no daemon.
+    pub fn is_bound(&self) -> bool {
+        let is_bound = match self.gpus.is_empty() {
+            // A new daemon has given no page yet.
+            true => self.granted.is_bound(),
+            false => self.gpus.iter().any(|gpu| {
+                let limits = gpu.page.limits();
+                limits.is_some_and(|(_, limits)| limits.gmem_limit != u64::MAX)
+            }),
+        };
+        is_bound && !self.is_optional
     }
 
     /// Returns how often a daemon was lost.
@@ -203,11 +241,21 @@ impl Link {
     /// Ends a connection that has failed. If the program has closed the socket, the daemon is still
     /// there.
     fn lose(&mut self) {
-        match self.socket.take().map(|socket| socket.checked().is_ok()) {
-            Some(true) => self.lost += 1,
-            Some(false) => self.retry_at_ns = 0,
-            None => {}
+        let Some(socket) = self.socket.take() else {
+            return;
+        };
+        match socket.checked() {
+            Ok(_) => self.lost += 1,
+            Err(_) => self.retry_at_ns = 0,
         }
+        let is_bound = self.is_bound();
+        self.granted = Granted::new(is_bound, &self.objects, self.managed_bytes());
+    }
+
+    /// Returns the managed memory that this process has.
+    fn managed_bytes(&self) -> u64 {
+        let ranges = self.managed.values();
+        ranges.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// Closes this process's descriptor of the socket. The connection stays the parent's. A forked
@@ -257,11 +305,22 @@ impl Link {
                 Some((Reply::Error { .. }, _)) => Verdict::Refused,
                 Some(_) => {
                     self.lose();
-                    Verdict::NotAsked
+                    self.decide(ioctl, call)
                 }
-                None => Verdict::NotAsked,
+                None => self.decide(ioctl, call),
             },
             _ => Verdict::NotAsked,
+        }
+    }
+
+    /// Decides on an allocation of device memory without a daemon.
+    fn decide(&self, ioctl: &Ioctl, call: &Call) -> Verdict {
+        let device = (call.client, call.parent);
+        let more = replay::memory(call, ioctl).unwrap_or(u64::MAX);
+        let bytes = self.objects.memory_of(device).saturating_add(more);
+        match self.granted.allows_device(device, bytes) {
+            true => Verdict::NotAsked,
+            false => Verdict::Refused,
         }
     }
 
@@ -292,8 +351,16 @@ impl Link {
         self.last_managed = number;
         match self.call(&Request::ChargeManaged(Managed { number, bytes })) {
             Some((Reply::Error { .. }, _)) => return ManagedCharge::Refused,
-            Some((Reply::Done, _)) | None => {}
-            Some(_) => self.lose(),
+            Some((Reply::Done, _)) => {}
+            other => {
+                if other.is_some() {
+                    self.lose();
+                }
+                let bytes = self.managed_bytes().saturating_add(bytes);
+                if !self.granted.allows_managed(bytes) {
+                    return ManagedCharge::Refused;
+                }
+            }
         }
         if self.managed.len() < MANAGED_MAX {
             self.managed.insert(number, bytes);
@@ -303,8 +370,9 @@ impl Link {
 
     /// Uncharges managed memory that was unmapped or could not be mapped.
     pub fn uncharge_managed(&mut self, number: u64) {
-        self.managed.remove(&number);
+        // A loss that is noticed here records what there was before.
         self.notify(&Request::UnchargeManaged { number });
+        self.managed.remove(&number);
     }
 
     /// Returns the N of `/dev/nvidiaN` of a GPU, by its PCI address, if memory that this process

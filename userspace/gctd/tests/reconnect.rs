@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{eventually, own, Tenant, DEVICE, TSG};
+use common::{eventually, member, own, Tenant, DEVICE, TSG};
 use gct_core::mask::TpcMask;
 use gctd::testing::Daemon;
 use gctd_ipc::greeting::Failure;
+use gctd_ipc::tenant::{Link, ManagedCharge};
 use rustix::io::Errno;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -26,10 +27,7 @@ fn a_new_daemon_learns_the_living_objects() {
     daemon.client().write(&own("tpc.mask"), "0-3").unwrap();
     daemon.stop();
     assert!(!tenant.maintain(), "no daemon runs");
-    assert!(
-        tenant.memory(MEMORY + 2, 1),
-        "without a daemon every allocation is granted"
-    );
+    assert!(tenant.memory(MEMORY + 2, 1), "no limit binds its memory");
     let (_, limits) = old.page.limits().unwrap();
     assert_eq!(
         limits.launches.tpcs,
@@ -48,6 +46,48 @@ fn a_new_daemon_learns_the_living_objects() {
         new.page.limits().unwrap().1.launches.tpcs,
         Some(TpcMask::first(2))
     );
+}
+
+/// Checks that a limit lets nobody have more than the daemon had granted when it went: not a
+/// process, none of its forks, and not one that a new daemon has given no page.
+#[test]
+fn without_a_daemon_a_limit_grants_what_it_had_granted() {
+    let mut daemon = Daemon::new("held", 1);
+    let client = member(&daemon);
+    client.write("web/0/gmem.limit", "64K").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    assert!(tenant.memory(MEMORY, 4096) && tenant.memory(MEMORY + 1, 8192));
+    let range = tenant.charge_managed(2048).unwrap();
+    for _ in 0..2 {
+        daemon.stop();
+        assert!(!tenant.memory(MEMORY + 2, 1), "the first one is refused");
+        assert!(!tenant.maintain() && tenant.charge_managed(1).is_none());
+        tenant.free(MEMORY);
+        assert!(!tenant.memory(MEMORY, 4097) && tenant.memory(MEMORY, 4095));
+        assert!(tenant.memory(MEMORY + 2, 1) && !tenant.memory(MEMORY + 3, 1));
+        tenant.free(MEMORY + 2);
+        tenant.free(MEMORY);
+        assert!(tenant.memory(MEMORY, 4096));
+        assert_eq!(
+            tenant.link.of_child().charge_managed(1),
+            ManagedCharge::Refused
+        );
+        daemon.restart();
+        assert!(tenant.maintain());
+    }
+    assert!(tenant.memory(MEMORY + 2, 4096));
+    daemon.stop();
+    tenant.link.uncharge_managed(range);
+    let range = tenant.charge_managed(2048).unwrap();
+    assert_eq!(tenant.charge_managed(1), None);
+    daemon.restart();
+    assert!(tenant.maintain() && tenant.charge_managed(1).is_some());
+    tenant.link.uncharge_managed(range);
+    daemon.stop();
+    let optional = core::mem::replace(&mut tenant.link, Link::new(daemon.socket()));
+    tenant.link = optional.optional(true);
+    assert!(tenant.memory(MEMORY + 3, 1 << 40));
 }
 
 #[test]
@@ -152,10 +192,7 @@ fn a_full_backlog_does_not_block_a_tenant() {
     let mut tenant = Tenant::new(&path);
     assert!(!tenant.link.connected() && started.elapsed() < Duration::from_secs(3));
     let started = Instant::now();
-    assert!(
-        tenant.memory(MEMORY, 1 << 40),
-        "without a daemon every allocation is granted"
-    );
+    assert!(tenant.memory(MEMORY, 1 << 40), "no limit binds its memory");
     assert!(
         started.elapsed() < Duration::from_millis(900),
         "without waiting"

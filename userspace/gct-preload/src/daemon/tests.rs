@@ -12,15 +12,7 @@ use rustix::fd::AsFd;
 
 /// Connects a process that has made a client.
 fn process(daemon: &Daemon, client: u32) -> Connected {
-    let mut connected = Connected {
-        pid: std::process::id(),
-        mark: Mark::new(),
-        link: Link::new(daemon.socket()),
-        slices: Slices::new(),
-        attached: Vec::new(),
-        told: None,
-        given_up: 0,
-    };
+    let mut connected = Connected::new(std::process::id(), Link::new(daemon.socket()));
     connected.link.maintain(1);
     alloc(&mut connected, [0, 0, client, 0x41], None);
     connected

@@ -2,8 +2,10 @@
 
 //! Keeps the ioctls that made each living object, to replay them to a new daemon.
 
+use super::granted::Device;
 use crate::message::Ioctl;
-use gct_core::rmapi::{Action, Call, Handle};
+use gct_core::rmapi::{Action, Call, Class, Handle};
+use std::collections::BTreeMap;
 
 /// Most objects in the log. Further ones are not replayed.
 const OBJECTS_MAX: usize = 65_536;
@@ -14,6 +16,8 @@ struct Made {
     client: Handle,
     parent: Handle,
     object: Handle,
+    /// Bytes of device memory.
+    memory: u64,
     ioctl: Ioctl,
 }
 
@@ -36,6 +40,7 @@ impl ReplayLog {
                 client,
                 parent: call.parent,
                 object: call.object,
+                memory: memory(call, &ioctl).unwrap_or(0),
                 ioctl,
             });
         }
@@ -62,12 +67,40 @@ impl ReplayLog {
     pub(super) fn living(&self) -> Vec<Ioctl> {
         self.0.iter().map(|made| made.ioctl.clone()).collect()
     }
+
+    /// Returns the memory of each device that the process has.
+    pub(super) fn memory(&self) -> BTreeMap<Device, u64> {
+        let mut sums = BTreeMap::new();
+        for made in self.0.iter().filter(|made| made.memory > 0) {
+            let sum: &mut u64 = sums.entry((made.client, made.parent)).or_default();
+            *sum = sum.saturating_add(made.memory);
+        }
+        sums
+    }
+
+    /// Returns the memory of one device that the process has.
+    pub(super) fn memory_of(&self, device: Device) -> u64 {
+        let there = self.0.iter().filter(|m| (m.client, m.parent) == device);
+        there.fold(0, |sum, made| sum.saturating_add(made.memory))
+    }
+}
+
+/// Returns the bytes of device memory that a call allocates; `None` if it allocates none, or they
+/// are unknown.
+pub(super) fn memory(call: &Call, ioctl: &Ioctl) -> Option<u64> {
+    match call.action {
+        Action::Alloc {
+            class: Class::DeviceMemory,
+            bytes,
+            ..
+        } => bytes.or(ioctl.hint),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gct_core::rmapi::Class;
 
     fn made(client: Handle, parent: Handle, object: Handle) -> Call {
         Call {
