@@ -275,6 +275,11 @@ impl Decisions {
         self.on(gpu).any(|limits| limits.binds_launches)
     }
 
+    /// Returns whether this process is in no group of the daemon.
+    pub(crate) fn is_stray(&self) -> bool {
+        self.0.iter().any(|(_, limits)| limits.is_stray)
+    }
+
     fn on(&self, gpu: Option<u32>) -> impl Iterator<Item = &Limits> {
         let there = move |of: u32| gpu.is_none_or(|gpu| gpu == of);
         let decided = self.0.iter().filter(move |(of, _)| there(*of));

@@ -7,6 +7,7 @@
 //!        -> daemon: outcome -> memory that the limits show -> session: objects, mappings, tokens
 //! ```
 
+use crate::daemon::Decisions;
 use crate::devices::device_node;
 use crate::driver::allocations;
 use crate::governors::Governors;
@@ -15,8 +16,10 @@ use crate::session::Session;
 use crate::sys::keep_errno;
 use crate::{daemon, fault, forks, looks, optional, startup, worker};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gct_core::rmapi::{self, Action, Call, Lookup};
+use gctd_ipc::environment::variable;
+use gctd_ipc::paths::GROUP_VARIABLE;
 use gctd_ipc::tenant::Verdict;
 
 /// Runs an ioctl of the resource manager. The call that it decodes to goes all the way; behind the
@@ -59,6 +62,22 @@ fn is_first_on(gpu: Option<u32>) -> bool {
     LEFT.fetch_or(bit, Ordering::Relaxed) & bit == 0
 }
 
+/// Stops the program at its first channel if `gctctl run` has started it in a group and the daemon
+/// knows it in none.
+fn check_group(decisions: &Decisions) {
+    static CHECKED: AtomicBool = AtomicBool::new(false);
+    if CHECKED.swap(true, Ordering::Relaxed) || !decisions.is_stray() {
+        return;
+    }
+    if let Some(group) = variable(GROUP_VARIABLE).filter(|group| !group.is_empty()) {
+        optional::cannot(&format!(
+            "gctctl run started this program for group {}, but its parent, or one further up, has \
+             ended, and gctd knows it in no group",
+            group.display()
+        ));
+    }
+}
+
 /// Records what an ioctl means for channels and their mappings. Stops the program if the first
 /// channel of a GPU that cannot be managed is made under a limit on launches. Who has one from
 /// before the limit gains nothing by another, and no limit ends a program that runs.
@@ -68,6 +87,7 @@ fn follow_effect(effect: Effect) {
     }
     looks::report_at_exit();
     let decisions = daemon::decisions();
+    check_group(&decisions);
     let mut left = None;
     let mut is_bound = false;
     learn(|session, governors| {

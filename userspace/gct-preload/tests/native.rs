@@ -42,6 +42,14 @@ impl Program {
     }
 
     fn with(daemon: &Daemon, client: &Client, variables: &[(&str, &str)]) -> Self {
+        let program = Self::start(daemon, variables);
+        let pid = program.child.id().to_string();
+        client.write("web/group.procs", pid).unwrap();
+        program
+    }
+
+    /// Starts a program that is in no group.
+    fn start(daemon: &Daemon, variables: &[(&str, &str)]) -> Self {
         let libraries = ["deps/libgct_preload.so", "examples/libfake_driver.so"].map(built);
         let [library, driver] = libraries.map(|path| path.into_os_string().into_string().unwrap());
         let mut command = Command::new(built("examples/program"));
@@ -54,8 +62,6 @@ impl Program {
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let pid = child.id().to_string();
-        client.write("web/group.procs", pid).unwrap();
         Self { child, output }
     }
 
@@ -208,6 +214,26 @@ fn a_program_that_escapes_its_limits_is_stopped() {
         let (daemon, client) = setup(test, limits);
         let variables = [none, ("GCTGROUP_OPTIONAL", optional)];
         let program = Program::with(&daemon, &client, &variables);
+        assert_eq!(program.status(), Some(status), "{test}");
+    }
+}
+
+/// Checks a program that `gctctl run` has started in a group, and whose parent has ended before it
+/// used the GPU.
+#[test]
+fn a_program_that_has_lost_its_group_is_stopped() {
+    for (test, group, joins, optional, status) in [
+        ("stray", "web", false, "0", 78),
+        ("stray-optional", "web", false, "1", 0),
+        ("stray-member", "other", true, "0", 0),
+        ("stray-none", "", false, "0", 0),
+    ] {
+        let (daemon, client) = setup(test, &[]);
+        let variables = [("GCTGROUP_GROUP", group), ("GCTGROUP_OPTIONAL", optional)];
+        let program = match joins {
+            true => Program::with(&daemon, &client, &variables),
+            false => Program::start(&daemon, &variables),
+        };
         assert_eq!(program.status(), Some(status), "{test}");
     }
 }

@@ -406,6 +406,13 @@ fn a_program_may_see_all_sms() {
 }
 
 #[test]
+fn a_program_is_told_its_group() {
+    let bed = Bed::new("told");
+    let told = bed.run(&["--group", "web"], "echo in $GCTGROUP_GROUP");
+    assert_eq!(told.exits(0), "in web\n");
+}
+
+#[test]
 fn without_its_limits_a_program_does_not_run() {
     let bed = Bed(Daemon::new("no-gpu", 0));
     bed.run(&[], "true").exits(0);

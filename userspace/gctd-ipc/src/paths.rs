@@ -19,6 +19,9 @@ pub const DIRECTORY_VARIABLE: &str = "GCTGROUP_DIR";
 /// The environment variable that names another tenants' socket.
 pub const SOCKET_VARIABLE: &str = "GCTGROUP_SOCKET";
 
+/// The environment variable with the group in which `gctctl run` has started a program.
+pub const GROUP_VARIABLE: &str = "GCTGROUP_GROUP";
+
 /// The directory for containers, below the daemon's.
 const TENANTS_FOLDER: &str = "tenants";
 const TENANTS_SOCKET: &str = "gctd.sock";

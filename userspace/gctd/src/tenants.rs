@@ -115,6 +115,7 @@ impl Tenant {
         let share = state.share(self.proc, self.gpu);
         let limits = Limits {
             native: state.native(self.proc, self.gpu),
+            is_stray: state.group_of(self.proc).is_none(),
             ..Limits::new(
                 &settings,
                 &state.standing(self.proc, self.gpu).own,

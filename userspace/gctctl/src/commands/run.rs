@@ -47,7 +47,10 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
         .env(PRELOAD, with_others(&library))
         .env(paths::SOCKET_VARIABLE, socket);
     let place = match join(tree, run) {
-        Ok(group) => format!("in group {group}"),
+        Ok(group) => {
+            command.env(paths::GROUP_VARIABLE, &group);
+            format!("in group {group}")
+        }
         Err(failure) if run.optional => {
             failure.print();
             "without its limits".to_owned()

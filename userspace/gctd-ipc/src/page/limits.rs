@@ -39,6 +39,8 @@ pub struct Limits {
     pub native: Option<Native>,
     /// Whether a limit binds its launches.
     pub binds_launches: bool,
+    /// Whether the process is in no group.
+    pub is_stray: bool,
 }
 
 impl Limits {
@@ -52,6 +54,7 @@ impl Limits {
         topology: Topology::UNKNOWN,
         native: None,
         binds_launches: false,
+        is_stray: false,
     };
 
     /// Converts the core's settings for a GPU. `own` is reserved there for the process or its
@@ -78,6 +81,7 @@ impl Limits {
             topology: *topology,
             native: None,
             binds_launches: settings.needs_launches(),
+            is_stray: false,
         }
     }
 
@@ -106,7 +110,8 @@ impl Limits {
         let priority = u64::from(of.rank.priority.get())
             | u64::from(of.timed) << 8
             | native_bits(self.native) << 9
-            | u64::from(self.binds_launches) << 11;
+            | u64::from(self.binds_launches) << 11
+            | u64::from(self.is_stray) << 12;
         let [e, f, g, h, gpcs] = self.topology.to_words();
         let [i, j, k, l] = self.own;
         [
@@ -177,6 +182,7 @@ impl Limits {
             topology: Topology::from_words([e, f, g, h, gpcs]),
             native: native(priority >> 9),
             binds_launches: priority >> 11 & 1 == 1,
+            is_stray: priority >> 12 & 1 == 1,
         }
     }
 }

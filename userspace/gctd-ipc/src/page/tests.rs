@@ -259,6 +259,7 @@ fn limits_keep_their_form() {
         topology: Topology::from_words([17, 18, 19, 20, 2 << 16 | 9]),
         native: Some(Native::MemoryOnly),
         binds_launches: true,
+        is_stray: true,
     };
     let golden = [
         0x0c0b_0aff,
@@ -269,7 +270,7 @@ fn limits_keep_their_form() {
         0,
         6,
         7,
-        0xb08,
+        0x1b08,
         9,
         17,
         18,
@@ -328,7 +329,7 @@ fn pages_of_other_versions_are_understood() {
 proptest! {
     #[test]
     fn limits_survive_the_page(
-        tpcs: Option<MaskWords>, atom_ns: u64, flags: [bool; 7], timeslice_us: u32, priority: u8,
+        tpcs: Option<MaskWords>, atom_ns: u64, flags: [bool; 8], timeslice_us: u32, priority: u8,
         gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
         slip_power: u8, own: MaskWords, clock in proptest::option::of(1u64..=1000),
@@ -343,7 +344,7 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
-        let [steal, frozen, pressed, yields, timed, binds_launches, best_effort] = flags;
+        let [steal, frozen, pressed, yields, timed, binds_launches, is_stray, best_effort] = flags;
         let native = [None, Some(Native::MemoryOnly), Some(Native::Untested)][native];
         let limits = Limits {
             launches: LaunchLimits {
@@ -353,6 +354,7 @@ proptest! {
                 clock: clock.and_then(Clock::new), share, ..LaunchLimits::NONE
             },
             timeslice_us, yields, gmem_limit, topology, own, native, binds_launches,
+            is_stray,
         };
         prop_assert_eq!(Limits::from_words(&limits.words()), limits);
     }
