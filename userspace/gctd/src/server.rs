@@ -6,6 +6,7 @@ use crate::budget::Account;
 use crate::connection::{refuse, Connection};
 use crate::daemon::{Daemon, FIRST_WATCH};
 use crate::listeners::Listeners;
+use crate::notify;
 use crate::options::Options;
 use crate::peer::{Endpoint, Peer};
 use crate::process;
@@ -46,7 +47,8 @@ const BALANCES_TIMER: u64 = 7;
 const CLOCKS_TIMER: u64 = 8;
 const CONNECTIONS_TIMER: u64 = 9;
 const ANSWERS_TIMER: u64 = 10;
-const FIRST_CONNECTION: u64 = 11;
+const WATCHDOG_TIMER: u64 = 11;
+const FIRST_CONNECTION: u64 = 12;
 
 /// Time for the first message of a connection, which a client sends at once.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -66,6 +68,8 @@ pub struct Server {
     connections_timer: Timer,
     /// Whether a connection may not have greeted, or not read descriptors.
     looks_due: bool,
+    /// Expires when systemd wants to hear from the daemon.
+    watchdog_timer: Timer,
     stop: Arc<OwnedFd>,
     connections: HashMap<u64, Connection>,
     /// What remains of connections that were closed before the peer had read its descriptors.
@@ -104,6 +108,7 @@ impl Server {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let accept_timer = Timer::new()?;
         let connections_timer = Timer::new()?;
+        let watchdog_timer = Timer::new()?;
         let daemon = Daemon::new(options, fds, epoll.clone(), seeds()?)?;
         for (fd, event) in [
             (listeners.tenants(), TENANTS),
@@ -117,6 +122,7 @@ impl Server {
             (daemon.answers_timer(), ANSWERS_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
             (connections_timer.as_fd(), CONNECTIONS_TIMER),
+            (watchdog_timer.as_fd(), WATCHDOG_TIMER),
         ] {
             add(&epoll, fd, event)?;
         }
@@ -127,6 +133,7 @@ impl Server {
             accept_timer,
             connections_timer,
             looks_due: false,
+            watchdog_timer,
             stop,
             connections: HashMap::new(),
             unread: Vec::new(),
@@ -151,6 +158,9 @@ impl Server {
     ///
     /// Those of `epoll_wait`.
     pub fn run(mut self) -> io::Result<()> {
+        if let Some(interval) = notify::interval() {
+            self.watchdog_timer.every(interval);
+        }
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -178,6 +188,8 @@ impl Server {
                     ANSWERS_TIMER => self.daemon.lock().look_at_answers(),
                     ACCEPT_TIMER => self.resume_accepting(),
                     CONNECTIONS_TIMER => self.look_at_connections(),
+                    WATCHDOG_TIMER if self.watchdog_timer.has_expired() => notify::serves(),
+                    WATCHDOG_TIMER => {}
                     event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),
                 }
