@@ -64,6 +64,16 @@ check "beyond it memory is out" answers "allocate 5000" "out of memory"
 set_ web/0 gmem.limit=max
 check "without a limit nvidia-smi shows the whole GPU again" [ "$(total "$(smi in_group)")" = "$(total "$whole")" ]
 check "NVML in the program agrees" answers nvml agrees
+# gctd ends, and nobody starts it anew. 2 GiB are held, of 6.
+set_ web/0 gmem.limit=6G
+kill -9 $daemon
+wait $daemon 2>/dev/null
+check "without gctd the program gets no more memory" answers "allocate 2000" "out of memory"
+check "it frees 2 GiB" answers drop done
+check "and has them again" answers "allocate 2048" done
+check "a new gctd starts" start_daemon
+check "the program gets more" eventually answers "allocate 2000" done
+set_ web/0 gmem.limit=max
 # A limit on launches that comes later binds the programs that start from then on.
 said=$(ctl set web/0 tpc.mask=0-7 2>&1)
 echo "        $said"

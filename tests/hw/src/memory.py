@@ -19,6 +19,10 @@ for line in sys.stdin:
             print("done", flush=True)
         except torch.OutOfMemoryError:
             print("out of memory", flush=True)
+    elif question[0] == "drop":
+        kept.pop()
+        torch.cuda.empty_cache()
+        print("done", flush=True)
     elif question[0] == "nvml":
         try:
             import pynvml
