@@ -129,7 +129,12 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// Returns whether the last round has left nothing that is held back, in flight or to be
     /// fetched. Reads nothing of the channel.
     pub fn is_quiet(&self) -> bool {
-        self.held == 0 && self.in_flight.totals().count == 0 && self.real.is_fetched()
+        self.held == 0 && !self.is_on_gpu()
+    }
+
+    /// Returns whether the last round has left work in flight or to be fetched.
+    pub fn is_on_gpu(&self) -> bool {
+        self.in_flight.totals().count > 0 || !self.real.is_fetched()
     }
 
     /// Returns whether an entry that was taken from the tenant is not published completely.

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) const TESTS: &[Test] = &[
     ("faults_stay_with_their_owner", faults_by_turns),
     ("mps_clients_share_faults", faults_under_mps),
+    ("a_client_of_mps_leaves_after_its_work", leaves),
     ("a_persistent_kernel_freezes_and_goes_on", persistent),
 ];
 
@@ -45,6 +46,9 @@ const FAULTS: [Fault; 3] = [
         mps_xid: Some(43),
     },
 ];
+
+/// Exits with half a second of work.
+const LEAVE: &str = "leave --blocks 1056 --cycles 100000000";
 
 /// Runs a program that fails, and checks its error.
 fn fail(bed: &Bed, env: &RunEnv, fault: &Fault) -> Result<()> {
@@ -111,6 +115,24 @@ fn faults_under_mps(bed: &Bed) -> Result<Outcome> {
         counted(&daemon, &name, fault.mps_xid)?;
         bed.kit.run(&beside, "exact --rounds 30 --plain")?;
     }
+    Ok(Outcome::Passed)
+}
+
+/// Checks that a client of MPS that exits while its kernels run takes no other client along.
+fn leaves(bed: &Bed) -> Result<Outcome> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    daemon.create("beside")?;
+    let beside = mps.client(daemon.group("beside", ""));
+    let leaver = mps.client(daemon.group("leaver", ""));
+    let work = "best-effort --blocks 1056 --cycles 20000 --seconds 6";
+    let neighbour = bed.kit.start(&beside, work)?;
+    std::thread::sleep(Duration::from_millis(1500));
+    for _ in 0..3 {
+        bed.kit.run(&leaver, LEAVE)?;
+    }
+    neighbour.line()?;
+    bed.kit.run(&beside, "exact --rounds 30 --plain")?;
     Ok(Outcome::Passed)
 }
 

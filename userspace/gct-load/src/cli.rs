@@ -138,6 +138,14 @@ pub(crate) enum Workload {
         #[arg(long, default_value_t = 500)]
         linger_ms: u64,
     },
+    /// Launch, and exit while the launches run
+    Leave {
+        #[command(flatten)]
+        grid: Grid,
+        /// Launches, one after the other
+        #[arg(long, default_value_t = 5)]
+        launches: u32,
+    },
     /// A kernel that counts until it is told to stop; prints its count now and then
     Persist {
         /// How long to run, in seconds

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs a kernel that fails, and one that does not end by itself.
+//! Runs a kernel that fails, one that does not end by itself, and some that nobody waits for.
 
-use crate::gpu::{one_thread, Gpu};
+use crate::gpu::{one_thread, Gpu, Stamp};
 use crate::latency::unix_ns;
 use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
@@ -75,6 +75,15 @@ pub(crate) fn fail(gpu: &Gpu, how: How, linger: Duration) -> Result<Infallible> 
     );
     std::io::stdout().flush()?;
     // Nothing of a context that has failed can be freed, which cudarc takes for an error.
+    std::process::exit(0);
+}
+
+/// Launches, and exits without a wait, as a program does that an exception ends.
+pub(crate) fn leave(gpu: &Gpu, stamp: &mut Stamp, launches: u32) -> Result<Infallible> {
+    let stream = gpu.context.new_stream()?;
+    for _ in 0..launches {
+        gpu.launch_stamp(&stream, stamp)?;
+    }
     std::process::exit(0);
 }
 

@@ -137,6 +137,9 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             let linger = Duration::from_millis(linger_ms);
             match faults::fail(gpu, how, linger)? {}
         }
+        Workload::Leave { grid, launches } => {
+            match faults::leave(gpu, &mut grid.stamp(gpu)?, launches)? {}
+        }
         Workload::Persist { seconds, every_ms } => {
             faults::persist(gpu, seconds, Duration::from_millis(every_ms))?;
             Ok(String::new())

@@ -237,6 +237,16 @@ impl Channel {
         self.lane.refresh_get(&sides);
     }
 
+    /// Returns whether the GPU may have work of the channel, or `held`: will have.
+    pub(crate) fn has_work(&mut self, shadow: &Shadow, held: bool) -> bool {
+        let sides = self.sides(shadow, None);
+        self.lane.follow_get(&sides);
+        match held {
+            true => !self.lane.is_quiet(),
+            false => self.lane.is_on_gpu(),
+        }
+    }
+
     /// Returns whether the ring is so full that the tenant may be waiting for GP_GET to advance.
     pub(crate) fn crowded(&self, shadow: &Shadow) -> bool {
         self.lane.is_crowded(&self.sides(shadow, None))

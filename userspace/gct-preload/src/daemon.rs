@@ -249,6 +249,12 @@ fn reason(socket: &Path, failure: Option<Failure>) -> String {
     }
 }
 
+/// Returns whether this process has had a channel in another one's channel group, as a client of
+/// MPS has.
+pub(crate) fn shares_group() -> bool {
+    with(|connected| connected.slices.shares_group().load(Ordering::Relaxed)).unwrap_or(false)
+}
+
 /// What the daemon has decided for new channels, on each GPU where this process has a page.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions(Vec<(u32, Limits)>);

@@ -11,7 +11,7 @@ use crate::actions::{self, Action, Changing};
 use crate::locks::First;
 use crate::signals::{self, real_action};
 use crate::sys::keep_errno;
-use crate::{stack, store};
+use crate::{ending, stack, store};
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -108,7 +108,11 @@ pub(crate) unsafe fn program_action(
     new: *const sigaction,
     old: *mut sigaction,
 ) -> c_int {
-    if signal != libc::SIGSEGV || actions::current().is_none() {
+    if signal != libc::SIGSEGV {
+        // SAFETY: passed on unchanged.
+        return unsafe { ending::program_action(signal, new, old) };
+    }
+    if actions::current().is_none() {
         // SAFETY: passed on unchanged.
         return unsafe { real_action(signal, new, old) };
     }

@@ -14,7 +14,7 @@ use crate::governors::Governors;
 use crate::rm::{Effect, Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
-use crate::{daemon, fault, forks, looks, optional, startup, worker};
+use crate::{daemon, ending, fault, forks, looks, optional, startup, worker};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gct_core::rmapi::{self, Action, Call, Lookup};
@@ -86,6 +86,7 @@ fn follow_effect(effect: Effect) {
         return learn(|session, _| _ = session.learn(effect, |_| None, || false));
     }
     looks::report_at_exit();
+    ending::install();
     let decisions = daemon::decisions();
     check_group(&decisions);
     let mut left = None;

@@ -19,6 +19,7 @@ mod channel;
 mod daemon;
 mod devices;
 mod driver;
+mod ending;
 mod fault;
 mod forks;
 mod governor;

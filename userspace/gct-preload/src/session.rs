@@ -7,6 +7,7 @@ mod native;
 
 use crate::alone::Alone;
 use crate::channel::{Channel, DOORBELL};
+use crate::ending;
 use crate::governors::Governors;
 use crate::memory::{Heap, Mapped, Run};
 use crate::notifiers::Notifiers;
@@ -387,6 +388,17 @@ impl Session {
         rings.any(|r| {
             let mut channels = self.channels.iter();
             channels.any(|c| !c.is_quiet() && c.lives_in(&r.shadow) && c.pending(&r.shadow))
+        })
+    }
+
+    /// Returns whether a GPU may have work of a managed channel, or will have.
+    pub(crate) fn has_work(&mut self) -> bool {
+        let Self {
+            rings, channels, ..
+        } = self;
+        channels.iter_mut().any(|channel| {
+            let ring = rings.iter().find(|ring| channel.lives_in(&ring.shadow));
+            ring.is_some_and(|ring| channel.has_work(&ring.shadow, !ending::holds()))
         })
     }
 

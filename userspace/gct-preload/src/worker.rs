@@ -14,9 +14,11 @@
 //! - The worker, for work that no doorbell announces ([`looks`](crate::looks)).
 
 use crate::calls;
+use crate::ending;
 use crate::fault;
 use crate::forks;
 use crate::governors::Governors;
+use crate::limits::LaunchLimits;
 use crate::locks::{Guard, Lock};
 use crate::places::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::session::Session;
@@ -117,6 +119,12 @@ impl Shared {
         let now_ns = sys::now_ns();
         for (_, governor) in governors.iter_mut() {
             governor.begin(Ns(now_ns));
+            if ending::holds() && !governor.limits().frozen {
+                governor.set_limits(LaunchLimits {
+                    frozen: true,
+                    ..*governor.limits()
+                });
+            }
         }
         let count = session.publish(governors, now_ns);
         for (gpu, governor) in governors.iter_mut() {
@@ -129,6 +137,12 @@ impl Shared {
             self.poll = self.poll.rang(Ns(now_ns));
         }
         count
+    }
+
+    /// Publishes, and returns whether the GPU has work of this process, or will have.
+    pub(crate) fn has_work(&mut self) -> bool {
+        self.publish();
+        self.session.has_work()
     }
 
     /// Returns within which time the worker must look although no doorbell rings: a moment for work
@@ -233,13 +247,15 @@ pub(crate) fn wake_for(shared: Held) {
     }
 }
 
-fn wake() {
+/// Wakes the worker. A signal handler may call this.
+pub(crate) fn wake() {
     BELL.fetch_add(1, Ordering::SeqCst);
     sys::futex_wake(&BELL);
 }
 
 /// Reports the last counters to the daemon. Returns those of launches; `None` in an inert child.
 pub(crate) fn finish() -> Option<String> {
+    ending::at_exit();
     let mut shared = lock()?;
     shared.report();
     Some(shared.governors.text())
@@ -258,6 +274,12 @@ pub(crate) fn attend(shared: &mut Shared) {
         shared.disarm();
         wake();
     }
+}
+
+/// Returns whether the GPU has work of this process, for a signal handler: `None` if another thread
+/// is in the shared state.
+pub(crate) fn has_work_now() -> Option<bool> {
+    Some(try_lock()?.session.has_work())
 }
 
 /// Locks the shared state without waiting, for a signal handler. Returns `None` if it is taken.

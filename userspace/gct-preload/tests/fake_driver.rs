@@ -8,7 +8,7 @@
 
 use core::arch::asm;
 use core::ffi::{c_int, c_long, c_void};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 const CLIENT: u32 = 0xc1d0_0019;
 const USERMODE: u32 = 5;
@@ -27,6 +27,8 @@ const TOKEN: u32 = 0xa;
 
 /// The descriptor of `/dev/nvidia0`; 0 before it is opened.
 static NODE: AtomicI32 = AtomicI32::new(0);
+/// Whether there is a channel group.
+static HAS_GROUP: AtomicBool = AtomicBool::new(false);
 /// The memory objects that are mapped as descriptors: doorbells, rings, the second doorbells.
 static MEMORY: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 /// The GPU's mappings of these objects.
@@ -233,6 +235,7 @@ pub extern "C" fn fake_open_group() -> c_int {
     let mut nvos64 = [0; 12];
     let (low, high) = (at as u32, (at >> 32) as u32);
     nvos64[..6].copy_from_slice(&[CLIENT, DEVICE, GROUP, 0xa06c, low, high]);
+    HAS_GROUP.store(true, Ordering::Relaxed);
     ioctl(0x2b, &mut nvos64)
 }
 
@@ -338,10 +341,15 @@ fn ioctl(number: u64, structure: &mut [u32]) -> c_int {
     }
 }
 
+/// Allocates an object. The parent of a channel is the channel group, if there is one.
 fn alloc(handle: u32, class: u32, params: &mut [u32]) -> c_int {
+    let parent = match class == 0xc86f && HAS_GROUP.load(Ordering::Relaxed) {
+        true => GROUP,
+        false => 1,
+    };
     let at = params.as_mut_ptr() as u64;
     let mut nvos64 = [0; 12];
-    nvos64[..6].copy_from_slice(&[CLIENT, 1, handle, class, at as u32, (at >> 32) as u32]);
+    nvos64[..6].copy_from_slice(&[CLIENT, parent, handle, class, at as u32, (at >> 32) as u32]);
     ioctl(0x2b, &mut nvos64)
 }
 

@@ -3,6 +3,7 @@
 //! A program that runs under the library with `fake_driver`. `programs.rs` and `native.rs` list the
 //! expectations.
 
+mod ends;
 mod limited;
 
 use core::ffi::{c_int, c_void, CStr};
@@ -591,6 +592,7 @@ fn main() {
         "helpers-block" => return helpers_block(),
         "memory" => return memory(),
         "limited" => return limited::run(),
+        "ends" => return ends::run(&std::env::args().nth(2).unwrap()),
         _ => {}
     }
     eprintln!("{name}: not to be reached");

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Returns the command for one behaviour of the program under the library.
 fn program(name: &str) -> Command {
@@ -123,6 +124,24 @@ fn a_thread_that_blocks_all_signals_launches() {
 #[test]
 fn no_signal_of_the_programs_runs_in_our_threads() {
     does("helpers-block");
+}
+
+/// Checks that a client of MPS does not leave its server while the GPU works for it: other clients
+/// would end, too. Who has a channel group of its own takes nobody along.
+#[test]
+fn a_client_of_mps_ends_when_its_work_has() {
+    for (how, said, signal) in [
+        ("exit", "read", None),
+        ("own", "", None),
+        ("term", "read", Some(libc::SIGTERM)),
+    ] {
+        let started = Instant::now();
+        let output = program("ends").arg(how).output().unwrap();
+        assert_eq!(output.status.signal(), signal, "{how}: {}", output.status);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{how}");
+        // It waits for 8 s at most, and for what it launches meanwhile not at all.
+        assert!(started.elapsed() < Duration::from_secs(4), "{how}");
+    }
 }
 
 /// Restricts a program to these processors.

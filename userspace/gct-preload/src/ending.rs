@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Lets a client of MPS end without the other clients of its server.
+//!
+//! If a client ends while the GPU works for it, the server's other clients get an error, and end,
+//! too (gctgroup-docs/gctd.md, faults). So one that exits waits for the end of its work. A signal
+//! whose default action ends the program is handled here: from then on nothing more goes to
+//! the GPU, and when that has ended what it has, the default action is taken. SIGKILL and `_exit`
+//! cannot be helped.
+
+use crate::signals::real_action;
+use crate::sys::{self, keep_errno};
+use crate::{daemon, worker};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use gct_core::units::Ns;
+use libc::{c_int, sigaction};
+use std::time::Duration;
+
+/// The longest wait for the end of the work: less than the ten seconds that `docker stop` waits.
+const LAST_WORK: Ns = Ns(8_000_000_000);
+/// The time between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// What ends a program that does not handle it, and is meant to.
+const SIGNALS: [c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// The process that handles them; 0 if none does. A child may have its parent's handlers, and its
+/// memory, too.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+static HOLDS: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether nothing more may go to the GPU.
+pub(crate) fn holds() -> bool {
+    HOLDS.load(Ordering::Relaxed)
+}
+
+/// Waits at an exit of a client of MPS until its work has ended.
+pub(crate) fn at_exit() {
+    if daemon::shares_group() {
+        wait(|| worker::lock().map(|mut shared| shared.has_work()));
+    }
+}
+
+/// Waits until there is no work, for [`LAST_WORK`] at most. `has_work` may not know.
+fn wait(has_work: impl Fn() -> Option<bool>) {
+    let since = Ns(sys::now_ns());
+    while has_work() != Some(false) && Ns(sys::now_ns()) - since < LAST_WORK {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Handles the signals of a client of MPS whose default action ends it. The first process of a pid
+/// namespace has no default action for them.
+pub(crate) fn install() {
+    let pid = pid();
+    if pid == 1 || OWNER.load(Ordering::Relaxed) == pid || !daemon::shares_group() {
+        return;
+    }
+    OWNER.store(pid, Ordering::Relaxed);
+    for signal in SIGNALS {
+        let mut present = default_action();
+        // SAFETY: null asks only, and `present` lives for the call.
+        unsafe { real_action(signal, core::ptr::null(), &mut present) };
+        if present.sa_sigaction == libc::SIG_DFL {
+            // SAFETY: a complete action, whose handler is async-signal-safe.
+            unsafe { real_action(signal, &ours(), core::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Carries out the program's `sigaction` for a signal other than SIGSEGV. It does not see our
+/// handler, which stands for the default action.
+///
+/// # Safety
+///
+/// As for `sigaction(2)`.
+pub(crate) unsafe fn program_action(
+    signal: c_int,
+    new: *const sigaction,
+    old: *mut sigaction,
+) -> c_int {
+    let is_ours = SIGNALS.contains(&signal) && OWNER.load(Ordering::Relaxed) == pid();
+    // SAFETY: valid by contract, if it is not null.
+    let is_default = unsafe { new.as_ref() }.is_some_and(|new| new.sa_sigaction == libc::SIG_DFL);
+    let instead = ours();
+    let new = match is_ours && is_default {
+        true => &raw const instead,
+        false => new,
+    };
+    // SAFETY: the caller's pointers, or an action of ours.
+    let ret = unsafe { real_action(signal, new, old) };
+    // SAFETY: valid by contract, if it is not null.
+    if let Some(old) = unsafe { old.as_mut() }.filter(|old| old.sa_sigaction == address()) {
+        *old = default_action();
+    }
+    ret
+}
+
+fn pid() -> i32 {
+    // SAFETY: has no arguments and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// Returns the action `SIG_DFL`.
+fn default_action() -> sigaction {
+    // SAFETY: all zero is a valid `sigaction`: SIG_DFL, no flags, an empty mask.
+    unsafe { core::mem::zeroed() }
+}
+
+fn ours() -> sigaction {
+    let mut ours = default_action();
+    ours.sa_sigaction = address();
+    ours.sa_flags = libc::SA_RESTART;
+    ours
+}
+
+fn address() -> usize {
+    handler as *const () as usize
+}
+
+/// Waits for the end of the work, and takes the default action.
+extern "C" fn handler(signal: c_int) {
+    keep_errno(|| {
+        if OWNER.load(Ordering::Relaxed) == pid() {
+            HOLDS.store(true, Ordering::Relaxed);
+            worker::wake();
+            wait(worker::has_work_now);
+        }
+        // SAFETY: both are async-signal-safe. The signal is blocked here, and comes at the return.
+        unsafe {
+            real_action(signal, &default_action(), core::ptr::null_mut());
+            libc::raise(signal);
+        }
+    });
+}
