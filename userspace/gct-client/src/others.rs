@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Finds processes that have a GPU open and that gctd does not know. No limit of the user-space
-//! mode binds them, whether the library is mapped in them or not: libcuda that was loaded with
-//! `RTLD_DEEPBIND`, or by `dlmopen`, calls past it.
+//! mode binds them, whether the library is mapped in them or not: libcuda that was loaded by
+//! `dlmopen` calls past it.
 
 use crate::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::files::{self, Mode, FILES};

@@ -28,6 +28,7 @@ pub(crate) mod contexts;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 mod mover;
+pub(crate) mod open;
 pub(crate) mod pageable;
 mod pager;
 pub(crate) mod size;

@@ -73,6 +73,8 @@ pub use driver::launch::{
     cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
 };
 pub use driver::lookup::{cuGetProcAddress, cuGetProcAddress_v2};
+#[cfg(target_arch = "x86_64")]
+pub use driver::open::dlopen;
 pub use driver::pageable::{
     cuMemAllocPitch_v2, cuMemAlloc_v2, cuMemFreeAsync, cuMemFreeAsync_ptsz, cuMemFree_v2,
 };

@@ -139,6 +139,21 @@ fn every_path_to_libcuda_hears_of_the_granted_sms() {
     }
 }
 
+/// Checks that `RTLD_DEEPBIND` does not lead past the library.
+#[test]
+fn a_libcuda_that_looks_for_its_own_functions_first_calls_the_library() {
+    for (limits, library, sms) in [(&[][..], 0, 132), (NONE, 1, 132), (HALF, 1, 64)] {
+        let answers = bed().run("new", &["program", "deepbind"], limits);
+        let expected = [
+            ("found", 1),
+            ("library", library),
+            ("sms", sms),
+            ("absent", 1),
+        ];
+        expect(&answers, &expected);
+    }
+}
+
 #[test]
 fn a_program_that_is_linked_with_libcuda_hears_the_same() {
     let native = bed().run("new", &["linked"], &[]);

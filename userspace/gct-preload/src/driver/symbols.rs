@@ -266,6 +266,13 @@ fn real_dlsym() -> Option<Dlsym> {
     Some(unsafe { core::mem::transmute::<*mut c_void, Dlsym>(real) })
 }
 
+/// Returns the function of a name behind this library.
+pub(super) fn next(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the name is a string.
+    let found = unsafe { real_dlsym()?(libc::RTLD_NEXT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
 /// Returns the address of a function of libcuda, if libcuda is loaded.
 pub(crate) fn of_libcuda(name: &CStr) -> Option<*mut c_void> {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());

@@ -196,6 +196,19 @@ static void waits(void)
 	printf("cancelled %d\n", answer == PTHREAD_CANCELED);
 }
 
+/* Whose ioctl a libcuda calls that is loaded so that it looks for its own functions first. */
+static void deepbind(void)
+{
+	void *handle = cuda(RTLD_NOW | RTLD_DEEPBIND);
+	void *whose = ((void *(*)(void))dlsym(handle, "whose_ioctl"))();
+	Dl_info info;
+
+	printf("found %d\n", dladdr(whose, &info));
+	printf("library %d\n", strstr(info.dli_fname, "libgct_preload") != NULL);
+	printf("sms %d\n", ask(dlsym(handle, "cuDeviceGetAttribute")));
+	printf("absent %d\n", dlopen("libno.so.1", RTLD_NOW | RTLD_DEEPBIND) == NULL && dlerror() != NULL);
+}
+
 /* What a program without libcuda sees of this: nothing. */
 static void none(void)
 {
@@ -226,6 +239,8 @@ int main(int count, char **arguments)
 		threads();
 	else if (!strcmp(what, "waits"))
 		waits();
+	else if (!strcmp(what, "deepbind"))
+		deepbind();
 	else if (!strcmp(what, "none"))
 		none();
 	return 0;

@@ -129,7 +129,7 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
 /// Names the processes that use a GPU unknown to gctd although their group has limits. A user who
 /// may not look at others' descriptors learns of their own.
 fn escapes(tree: &Tree, system: &System) -> Vec<Finding> {
-    const ADVICE: &str = "Start it with the library: gctctl run, or LD_PRELOAD. env -i and sudo take LD_PRELOAD away. /etc/ld.so.preload gives the library to every program. A libcuda that was loaded with RTLD_DEEPBIND or dlmopen calls past it.";
+    const ADVICE: &str = "Start it with the library: gctctl run, or LD_PRELOAD. env -i and sudo take LD_PRELOAD away. /etc/ld.so.preload gives the library to every program. A libcuda that was loaded by dlmopen calls past it.";
     let found = others(tree, &system.root.join("proc")).unwrap_or_default();
     let escapes = found.others.iter().filter_map(Other::escape);
     let finding = |escape| Finding::ok("library", format!("The {escape}."));
