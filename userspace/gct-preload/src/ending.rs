@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_micros(200);
 
 /// What ends a program that does not handle it, and is meant to.
 const SIGNALS: [c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+/// The first process of a container: the kernel ignores what it does not handle.
+const FIRST: i32 = 1;
 
 /// The process that handles them; 0 if none does. A child may have its parent's handlers, and its
 /// memory, too.
@@ -49,15 +51,23 @@ fn wait(has_work: impl Fn() -> Option<bool>) {
     }
 }
 
-/// Handles the signals of a client of MPS whose default action ends it. The first process of a pid
-/// namespace has no default action for them.
+/// Returns the signals that are handled in a process. SIGTERM ends the first one of a container,
+/// too: else the kubelet kills it while the GPU works for it.
+fn handled(pid: i32) -> &'static [c_int] {
+    match pid {
+        FIRST => &SIGNALS[..1],
+        _ => &SIGNALS,
+    }
+}
+
+/// Handles the signals of a client of MPS whose default action ends it.
 pub(crate) fn install() {
     let pid = pid();
-    if pid == 1 || OWNER.load(Ordering::Relaxed) == pid || !daemon::shares_group() {
+    if OWNER.load(Ordering::Relaxed) == pid || !daemon::shares_group() {
         return;
     }
     OWNER.store(pid, Ordering::Relaxed);
-    for signal in SIGNALS {
+    for &signal in handled(pid) {
         let mut present = default_action();
         // SAFETY: null asks only, and `present` lives for the call.
         unsafe { real_action(signal, core::ptr::null(), &mut present) };
@@ -79,7 +89,8 @@ pub(crate) unsafe fn program_action(
     new: *const sigaction,
     old: *mut sigaction,
 ) -> c_int {
-    let is_ours = SIGNALS.contains(&signal) && OWNER.load(Ordering::Relaxed) == pid();
+    let pid = pid();
+    let is_ours = handled(pid).contains(&signal) && OWNER.load(Ordering::Relaxed) == pid;
     // SAFETY: valid by contract, if it is not null.
     let is_default = unsafe { new.as_ref() }.is_some_and(|new| new.sa_sigaction == libc::SIG_DFL);
     let instead = ours();
@@ -121,10 +132,15 @@ fn address() -> usize {
 /// Waits for the end of the work, and takes the default action.
 extern "C" fn handler(signal: c_int) {
     keep_errno(|| {
-        if OWNER.load(Ordering::Relaxed) == pid() {
+        let pid = pid();
+        if OWNER.load(Ordering::Relaxed) == pid {
             HOLDS.store(true, Ordering::Relaxed);
             worker::wake();
             wait(worker::has_work_now);
+        }
+        if pid == FIRST {
+            // SAFETY: ends this process with the status that a shell has for the signal.
+            unsafe { libc::_exit(128 + signal) };
         }
         // SAFETY: both are async-signal-safe. The signal is blocked here, and comes at the return.
         unsafe {

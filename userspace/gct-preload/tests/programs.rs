@@ -144,6 +144,24 @@ fn a_client_of_mps_ends_when_its_work_has() {
     }
 }
 
+/// Checks the first process of a container, for which the kernel ignores what it does not handle.
+#[test]
+fn a_client_of_mps_that_is_first_in_its_container_ends_at_sigterm() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root makes a pid namespace");
+        return;
+    }
+    let program = program("ends");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork"]).arg(program.get_program());
+    for (name, value) in program.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    let output = command.args(["ends", "term"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(128 + libc::SIGTERM));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "read");
+}
+
 /// Restricts a program to these processors.
 fn bind(command: &mut Command, processors: &'static [usize]) {
     let bind = || {
