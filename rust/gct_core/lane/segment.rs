@@ -58,7 +58,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Entry::Control(Control::ExtendedBase(_)) if round.copies.is_some() => {
                 return whole(Entry::Control(Control::Nop).encode(), None);
             }
-            _ => return whole(entry, None),
+            Entry::Control(_) => return whole(entry, None),
+            Entry::Unknown(_) => {
+                self.counters.keep(Reason::Unreadable);
+                self.unread(stream, round);
+                return whole(entry, Some(stream.fetch.base()));
+            }
         };
         let base = Some(stream.fetch.base());
         let (read, segment) = match pieces::is_long(segment.words, round) {
@@ -68,12 +73,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let segment = self.filled(segment, stream, round);
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
-            stream.rest = None;
-            // What is refused stores nothing.
-            match self.limits().strict {
-                true => self.refuse(),
-                false => self.forget_graphs(&mut round.words),
-            }
+            self.unread(stream, round);
             return whole(entry, base);
         };
         let segment = located.2;
@@ -83,6 +83,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.write_copy(&segment, round);
         }
         next
+    }
+
+    /// Decides about an entry whose words were not read. The GPU may execute some all the same: for
+    /// it, bits of an entry that are reserved mean nothing.
+    #[cold]
+    fn unread<W: Words>(&mut self, stream: &mut Stream<S, W::View>, round: &mut Round<'_, S, W>) {
+        stream.rest = None;
+        // What is refused stores nothing.
+        match self.limits().strict {
+            true => self.refuse(),
+            false => self.forget_graphs(&mut round.words),
+        }
     }
 
     /// Decides what is published for a segment that was read.

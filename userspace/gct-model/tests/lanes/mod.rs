@@ -39,6 +39,9 @@ const LANE: Range<u64> = SEGMENT..0x25_0000_0000;
 pub(crate) const UNSEEN: u64 = LANE.end;
 
 const ENTRIES: u32 = 64;
+/// Bit 8 of an entry's second word. It is reserved, and not among what makes an entry invalid (the
+/// manual of GA100's PBDMA): hardware fetches the words.
+pub(crate) const RESERVED: u64 = 1 << 40;
 pub(crate) const COPIES_WORDS: u32 = 1 << 16;
 /// Fewer than a graph has nodes.
 pub(crate) const SLOT_COUNT: u32 = 8;
@@ -211,13 +214,12 @@ impl Bench {
 
     /// Submits a segment as the tenant.
     pub(crate) fn submit(&self, words: &[u32]) {
-        assert!(self.gpu.write(&(SEGMENT, words.len()), 0, words));
+        self.store(SEGMENT, words);
         self.submit_at(SEGMENT, u32::try_from(words.len()).expect("short"));
     }
 
     /// Submits words of the tenant's memory.
     pub(crate) fn submit_at(&self, va: u64, words: u32) {
-        let put = self.channel.sides.control(Side::Tenant, Control::Put);
         let segment = gpfifo::Segment {
             va,
             words,
@@ -225,8 +227,19 @@ impl Bench {
             wait: false,
             conditional: false,
         };
+        self.submit_entry(Entry::Segment(segment).encode());
+    }
+
+    /// Stores words in the tenant's memory.
+    pub(crate) fn store(&self, va: u64, words: &[u32]) {
+        assert!(self.gpu.write(&(va, words.len()), 0, words));
+    }
+
+    /// Submits any entry.
+    pub(crate) fn submit_entry(&self, entry: u64) {
+        let put = self.channel.sides.control(Side::Tenant, Control::Put);
         let ring = &self.channel.sides.rings[Side::Tenant as usize];
-        ring[put.get() as usize].set(Entry::Segment(segment).encode());
+        ring[put.get() as usize].set(entry);
         put.set((put.get() + 1) % ENTRIES);
     }
 
@@ -263,7 +276,7 @@ impl Bench {
         while get.get() != sides.control(Side::Real, Control::Put).get() {
             let entry = sides.rings[Side::Real as usize][get.get() as usize].get();
             get.set((get.get() + 1) % ENTRIES);
-            if let Entry::Segment(segment) = fetch.decode(entry) {
+            if let Entry::Segment(segment) = fetch.decode(entry & !RESERVED) {
                 let mut words = vec![0; segment.words as usize];
                 assert!(self.gpu.read(&(segment.va, words.len()), &mut words));
                 self.gpu.0.borrow_mut().submit(CHANNEL, &words);

@@ -24,6 +24,9 @@ use gct_core::submit::gpfifo::{Entry, Segment};
 /// Offsets in USERD: how far the ring is fetched, and how far it is filled.
 const USERD_GP_GET: u64 = 0x88;
 const USERD_GP_PUT: u64 = 0x8c;
+/// Bit 8 of an entry's second word. It is reserved, and not among what makes an entry invalid (the
+/// manual of GA100's PBDMA), so it means nothing.
+const RESERVED: u64 = 1 << 40;
 /// Maximum number of entries that are fetched and not begun.
 const FETCHED_MAX: usize = 8;
 
@@ -276,7 +279,7 @@ impl Channel {
             let entry = space.read_u64(work.memory, entry_va)?;
             // An entry costs as much as a method, so a ring of empty entries ends.
             work.methods -= 1;
-            if let Entry::Segment(segment) = self.fetch.decode(entry) {
+            if let Entry::Segment(segment) = self.fetch.decode(entry & !RESERVED) {
                 self.fetched.push_back(segment);
             }
             self.get = (self.get + 1) % self.ring_entries.max(1);

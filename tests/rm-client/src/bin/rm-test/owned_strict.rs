@@ -144,6 +144,10 @@ const BAD: &[(&str, Bad)] = &[
         let address = launcher.address();
         launcher.submit_at(address, 300_000);
     }),
+    ("an entry with a reserved bit", |_, launcher| {
+        let address = launcher.address();
+        launcher.submit_at(address | 1 << 40, 16);
+    }),
     ("a reserved header", |_, launcher| {
         launcher.submit(&[6 << 29])
     }),

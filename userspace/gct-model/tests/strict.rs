@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Checks against the model that `channel.strict` refuses what no scan has seen.
+
+mod common;
+#[allow(dead_code, reason = "not every test program needs all of it")]
+mod lanes;
+mod rings;
+
+use common::{Qmd, Segment, COPY};
+use gct_core::submit::gpfifo::{self, Entry};
+use gct_core::submit::stats::Reason;
+use gct_model::Order;
+use lanes::{Bench, RESERVED};
+
+const QMD: u64 = 0x1000_0000;
+/// Memory of the tenant's that no test of these submits otherwise.
+const HIDDEN: u64 = 0x20_0010_0000;
+
+fn launch() -> Segment {
+    let mut segment = Segment::default();
+    segment.launch(QMD, &Qmd::grid(7, [5, 1, 1]), COPY);
+    segment
+}
+
+/// The words of an entry with a bit that is reserved are executed, but not read. Without the limit
+/// they are counted.
+#[test]
+fn what_an_entry_hides_does_not_run() {
+    let words = launch().0;
+    let hidden = gpfifo::Segment {
+        va: HIDDEN,
+        words: u32::try_from(words.len()).expect("short"),
+        subroutine: false,
+        wait: false,
+        conditional: false,
+    };
+    for strict in [true, false] {
+        let mut bench = Bench::new(Order::Eager, strict);
+        bench.store(HIDDEN, &words);
+        bench.submit_entry(Entry::Segment(hidden).encode() | RESERVED);
+        assert_eq!(bench.finish(), !strict);
+        assert_eq!(bench.runs().len(), usize::from(!strict));
+        assert_eq!(bench.counters().kept(Reason::Unreadable), 1);
+    }
+}
