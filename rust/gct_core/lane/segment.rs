@@ -111,7 +111,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             seal: None,
         };
         let strict = self.limits().strict && round.copies.is_some();
-        let macros = self.counters.macros();
+        let unseen = self.counters.unseen();
         let words = words_of(round.work, &segment);
         let scan = stream
             .tracker
@@ -121,7 +121,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.forget_graphs(&mut round.words);
         }
         stream.acquire = self.acquire(stream.tracker.first_acquire(), round.memory, round.now);
-        if strict && !(is_read && self.counters.macros() == macros) {
+        if strict && !(is_read && self.counters.unseen() == unseen) {
             self.refuse();
             return as_it_is();
         }

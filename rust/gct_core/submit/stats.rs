@@ -51,7 +51,8 @@ reasons! {
     Version = "qmd-version",
     /// The QMD could have two versions.
     Ambiguous = "qmd-ambiguous",
-    /// The QMD's address is relative to a virtualization base.
+    /// The QMD's address is relative to a virtualization base, or those of later ones become so, on
+    /// all channels of the group.
     Virtualized = "qmd-virtualized",
     /// A macro was called. The methods that it generates cannot be seen.
     Macro = "macro",
@@ -217,9 +218,14 @@ impl Counters {
         self.sums.passed.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Returns how often a macro was called.
-    pub(crate) fn macros(&self) -> u64 {
-        (Wrapping(self.kept(Reason::Macro)) + Wrapping(self.kept(Reason::MacroFill))).0
+    /// Returns how often a segment did what no look at its launches shows: it called a macro, or
+    /// made addresses relative.
+    pub(crate) fn unseen(&self) -> u64 {
+        let all = [Reason::Macro, Reason::MacroFill, Reason::Virtualized];
+        all.map(|reason| Wrapping(self.kept(reason)))
+            .into_iter()
+            .sum::<Wrapping<u64>>()
+            .0
     }
 
     /// Returns how often something was passed through, for any reason.

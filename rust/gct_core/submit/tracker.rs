@@ -367,6 +367,13 @@ impl Tracker {
                 }
                 return;
             }
+            methods::SET_QMD_VIRTUALIZATION_CONTROL => {
+                subchannel.set(method, value);
+                if !subchannel.is_direct() {
+                    pass.counters.keep(Reason::Virtualized);
+                }
+                return;
+            }
             _ => return subchannel.set(method, value),
         };
         let call = Call {

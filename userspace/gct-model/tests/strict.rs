@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Checks against the model that `channel.strict` refuses what no scan has seen.
+//! Checks against the model that `channel.strict` refuses what no scan has seen, and what would
+//! change the launches that it sees later.
 
 mod common;
 #[allow(dead_code, reason = "not every test program needs all of it")]
@@ -9,6 +10,8 @@ mod rings;
 
 use common::{Qmd, Segment, COPY};
 use gct_core::submit::gpfifo::{self, Entry};
+use gct_core::submit::method::{immediate, incr};
+use gct_core::submit::methods::SET_QMD_VIRTUALIZATION_CONTROL;
 use gct_core::submit::stats::Reason;
 use gct_model::Order;
 use lanes::{Bench, RESERVED};
@@ -43,4 +46,21 @@ fn what_an_entry_hides_does_not_run() {
         assert_eq!(bench.runs().len(), usize::from(!strict));
         assert_eq!(bench.counters().kept(Reason::Unreadable), 1);
     }
+}
+
+/// The channels of a group have one context, and so the same registers. None may have the addresses
+/// of others' launches be relative.
+#[test]
+fn no_channel_makes_addresses_relative() {
+    for bit in [8, 16, 24] {
+        let set = [incr(1, SET_QMD_VIRTUALIZATION_CONTROL, 1), 1 << bit];
+        let mut bench = Bench::new(Order::Eager, true);
+        assert!(!bench.run(&set), "{bit}");
+        assert_eq!(bench.counters().kept(Reason::Virtualized), 1);
+        bench.switch();
+        assert!(bench.run(&launch().0));
+        bench.is_bound();
+    }
+    let mut bench = Bench::new(Order::Eager, true);
+    assert!(bench.run(&[immediate(1, SET_QMD_VIRTUALIZATION_CONTROL, 0)]));
 }

@@ -38,7 +38,7 @@ fn macros(words: &[u32]) -> u64 {
     let mut counters = Counters::new();
     let mut found = vec![QmdCall::NONE; 64];
     Tracker::new(0xc86f).scan(words, &mut found, &mut counters);
-    counters.macros()
+    counters.unseen()
 }
 
 #[test]

@@ -184,6 +184,9 @@ const BAD: &[(&str, Bad)] = &[
         let words = tenant.grid().words();
         launcher.submit(&[&[incr(1, 0x29c, 1), 1 << 24][..], &words].concat());
     }),
+    ("relative addresses for others", |_, launcher| {
+        launcher.submit(&[incr(1, 0x29c, 1), 1 << 24]);
+    }),
     ("an inline descriptor", |tenant, launcher| {
         let words = tenant.grid().words();
         // CAST: below 2^40.
