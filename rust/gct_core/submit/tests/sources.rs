@@ -2,6 +2,7 @@
 
 //! Checks where the QMD of a call comes from, and which calls are not believed.
 
+use std::time::Instant;
 use std::vec;
 use std::vec::Vec;
 
@@ -321,4 +322,40 @@ fn a_stored_qmd_is_reported_behind_any_number_of_uploads() {
         words.extend(upload(other + 0x1000 + number * 4, 1));
     }
     assert_eq!(stored(&words), []);
+}
+
+/// A tenant has a segment with more calls than the table has room for. They take as long as others:
+/// a look at the whole table for each would be a hundred times as much.
+#[test]
+fn calls_without_room_cost_no_more_than_others() {
+    let words = pcas(0x2_0000_0100, 1).repeat(1 << 14);
+    let time = |room: usize| {
+        let mut found = vec![QmdCall::default(); room];
+        let once = |_| {
+            let (mut tracker, mut counters) = (Tracker::new(0xc86f), Counters::new());
+            let began = Instant::now();
+            let scan = tracker.scan(&words, &mut found, &mut counters);
+            assert_eq!(scan.missed, (1 << 14) - room);
+            began.elapsed()
+        };
+        (0..5).map(once).min()
+    };
+    let (few, many) = (time(1).unwrap(), time(1024).unwrap());
+    assert!(many < 10 * few, "{few:?}, {many:?}");
+}
+
+/// Of the first calls without room it is known which others they share a descriptor with.
+#[test]
+fn calls_without_room_are_told_from_others() {
+    let (one, two) = (0x2_0000_0100, 0x2_0000_0200);
+    let crowded = |missed: usize| {
+        let mut words = [pcas(one, 1), pcas(two, 1)].concat();
+        words.extend(pcas(one, 1).repeat(missed));
+        let mut found = [QmdCall::default(); 2];
+        Tracker::new(0xc86f).scan(&words, &mut found, &mut Counters::new());
+        found.map(|call| call.crowded)
+    };
+    assert_eq!(crowded(1), [true, false]);
+    assert_eq!(crowded(15), [true, false]);
+    assert_eq!(crowded(16), [true, true]);
 }
