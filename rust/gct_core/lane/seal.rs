@@ -188,6 +188,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         let patched = graphs.patch_replays(words, found, masks, out, &mut self.counters);
+        visited(patched.visits, &mut round.words);
         self.sizing.replay(&patched);
         let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
         if let Some(copies) = copies {

@@ -22,6 +22,9 @@ use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::{QmdCall, Source};
 use crate::units::{Blocks, Ns};
 
+/// How many pairs of calls are compared in the time in which a word is read (inferred).
+const PAIRS: u32 = 2;
+
 /// A segment with its entry, its base, and the words that the GPU executes for it.
 type Located<V> = (u64, Option<u32>, Segment, Place<V>);
 
@@ -116,6 +119,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let scan = stream
             .tracker
             .scan(words, &mut stream.found, &mut self.counters);
+        compared(scan.found, &mut round.words);
         let is_read = scan.refused.is_none() && scan.missed == 0;
         if !(is_read || strict) {
             self.forget_graphs(&mut round.words);
@@ -508,6 +512,13 @@ fn detach<S: Storage, W: Words>(
         whole::check(words, found)?;
     }
     Ok(launches)
+}
+
+/// Has a turn that has `left` words pay for calls that may all be compared with each other.
+fn compared(calls: usize, left: &mut u32) {
+    // CAST: some thousand.
+    let calls = calls as u32;
+    *left = left.saturating_sub(calls.saturating_mul(calls) / PAIRS);
 }
 
 /// Returns the words of the segment that was read last.

@@ -8,7 +8,7 @@ mod common;
 mod lanes;
 mod rings;
 
-use common::{Qmd, Segment, COPY};
+use common::{capture, Qmd, Segment, COPY};
 use gct_core::submit::gpfifo::{self, Entry};
 use gct_core::submit::method::{immediate, incr};
 use gct_core::submit::methods::SET_QMD_VIRTUALIZATION_CONTROL;
@@ -63,4 +63,20 @@ fn no_channel_makes_addresses_relative() {
     }
     let mut bench = Bench::new(Order::Eager, true);
     assert!(bench.run(&[immediate(1, SET_QMD_VIRTUALIZATION_CONTROL, 0)]));
+}
+
+/// A turn pays for the nodes that a replay runs, as it does where they are listed.
+#[test]
+fn a_turn_pays_for_the_nodes_of_a_replay() {
+    for strict in [true, false] {
+        let mut bench = Bench::new(Order::Eager, strict);
+        for (_, words) in capture("graph4_upload") {
+            assert!(bench.run(&words));
+        }
+        for (_, words) in capture("graph4") {
+            bench.submit(&words);
+            bench.publish();
+            assert!(u32::MAX - bench.left >= 16 * 5, "{strict}");
+        }
+    }
 }

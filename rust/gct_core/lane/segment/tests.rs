@@ -13,6 +13,8 @@ use super::super::words::{Control, Rings, Side, Words};
 use super::super::work::{Round, Stream, Workspace, SLOW_WORDS_MAX};
 use crate::owned::worker::{TURN_MAX, TURN_WORDS};
 use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::method::incr;
+use crate::submit::methods;
 use crate::submit::rewrite::Cut;
 use crate::submit::stats::Reason;
 use crate::submit::tracker::QmdCall;
@@ -24,14 +26,16 @@ use std::vec::Vec;
 const ENTRIES: u32 = 64;
 const WORDS: usize = 1 << 15;
 
-/// Memory full of zeros. Counts the words that are read.
+/// Memory in which a segment has the same words again and again, or zeros. Counts the words that are
+/// read.
 #[derive(Default)]
-struct Zeros {
+struct Repeated {
+    words: &'static [u32],
     is_slow: bool,
     read: Cell<usize>,
 }
 
-impl Words for Zeros {
+impl Words for Repeated {
     type View = ();
 
     fn find(&self, _: u64, _: usize) -> Option<()> {
@@ -53,6 +57,9 @@ impl Words for Zeros {
     fn read(&self, (): &(), to: &mut [u32]) -> bool {
         self.read.set(self.read.get() + to.len());
         to.fill(0);
+        to.iter_mut()
+            .zip(self.words.iter().cycle())
+            .for_each(|(to, word)| *to = *word);
         true
     }
 
@@ -96,28 +103,28 @@ impl Rings for Full {
 /// entries and words each turn took, and the counters.
 fn turns(words: u32, is_slow: bool, turns: usize) -> (Vec<(u32, usize)>, [u64; 2]) {
     let ring = Full(words, RefCell::default());
-    turns_of(&ring, is_slow, turns)
+    let memory = Repeated {
+        is_slow,
+        ..Repeated::default()
+    };
+    turns_of(&ring, &memory, turns)
 }
 
-fn turns_of(ring: &Full, is_slow: bool, turns: usize) -> (Vec<(u32, usize)>, [u64; 2]) {
+fn turns_of(ring: &Full, memory: &Repeated, turns: usize) -> (Vec<(u32, usize)>, [u64; 2]) {
     let limits = LaunchLimits::NONE;
     let mut governor: Governor<Heap, Nobody> =
         Governor::new(limits, vec![None; 4], vec![None; 4], vec![None; 4]);
     let cuts = vec![Cut::NONE; split::ATOMS_MAX as usize];
     let room = AtomRoom::new(vec![0; split::SLOTS_WORDS], cuts);
-    let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; 4]);
+    let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; 256]);
     let in_flight = InFlightQueue::new((0..4).map(|_| None).collect());
     let mut lane = Lane::new(ENTRIES, RealRing::new(vec![0; 128]), in_flight, stream);
     lane.set_token(1);
     let mut work = Workspace::new(vec![0; WORDS], Vec::new(), Vec::new());
-    let memory = Zeros {
-        is_slow,
-        ..Zeros::default()
-    };
     let mut turn = |_| {
         let before = memory.read.get();
         let mut round = Round {
-            memory: &memory,
+            memory,
             scratch: None,
             copies: None,
             slots: None,
@@ -155,13 +162,31 @@ fn memory_across_the_bus_is_read_little_by_little() {
     assert_eq!(turns(WORDS as u32 + 1, false, 1).1, [0, 16]);
 }
 
+/// A turn pays for calls that may all be compared with each other: 250 calls are some 31,000 words.
+#[test]
+fn calls_end_a_turn_sooner_than_other_words() {
+    const CALL: [u32; 4] = [
+        incr(1, methods::SEND_PCAS_A, 1),
+        0x10_0000,
+        incr(1, methods::SEND_SIGNALING_PCAS2_B, 1),
+        1,
+    ];
+    let memory = Repeated {
+        words: &CALL,
+        ..Repeated::default()
+    };
+    let turns = |words| turns_of(&Full(words, RefCell::default()), &memory, 2).0;
+    assert_eq!(turns(1000), [(1, 1000); 2]);
+    assert_eq!(turns(16), [(16, 256); 2]);
+}
+
 /// A replay of a graph has many entries, and the GPU need not wait until the last is processed.
 #[test]
 fn the_gpu_begins_with_the_first_entries() {
     let ring = Full(1000, RefCell::default());
-    assert_eq!(turns_of(&ring, false, 2).0, [(9, 9000); 2]);
+    assert_eq!(turns_of(&ring, &Repeated::default(), 2).0, [(9, 9000); 2]);
     assert_eq!(*ring.1.borrow(), [1, 2, 4, 8, 9, 10, 11, 13, 17, 18]);
     let one = Full(TURN_WORDS, RefCell::default());
-    turns_of(&one, false, 1);
+    turns_of(&one, &Repeated::default(), 1);
     assert_eq!(*one.1.borrow(), [1], "once for each");
 }
