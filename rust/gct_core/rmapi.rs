@@ -39,6 +39,7 @@ pub type Handle = u32;
 /// Shorter names of the escapes that make, free, map and share objects.
 pub mod escape {
     pub use super::nv::NV_ESC_REGISTER_FD as REGISTER_FD;
+    pub use super::nv::NV_ESC_RM_ACCESS_REGISTRY as ACCESS_REGISTRY;
     pub use super::nv::NV_ESC_RM_ALLOC as ALLOC;
     pub use super::nv::NV_ESC_RM_ALLOC_MEMORY as ALLOC_MEMORY;
     pub use super::nv::NV_ESC_RM_ALLOC_OBJECT as ALLOC_OBJECT;

@@ -339,6 +339,12 @@ void gct_pane_close(void *pane);
 #define GCT_ESCAPE_MAP_MEMORY_DMA 0x57u
 #define GCT_ESCAPE_UNMAP_MEMORY_DMA 0x58u
 
+/*
+ * Reads and writes the resource manager's keys. gctgroup refuses it to whom it governs:
+ * while a page of the caller's does not come, it holds the resource manager's locks.
+ */
+#define GCT_ESCAPE_ACCESS_REGISTRY 0x4Du
+
 /* Binds a file to another one until it is closed. It is serialised with the above. */
 #define GCT_ESCAPE_REGISTER_FD 0xC9u
 
@@ -356,7 +362,8 @@ void gct_pane_close(void *pane);
 #define GCT_ESCAPE_OWNED_MASK                                                  \
 	(GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY) |                               \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY_DMA) |                           \
-	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA))
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA) |                         \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_ACCESS_REGISTRY))
 
 /*
  * 1 while somebody is governed, else 0: somebody is to have owned channels, or may be when

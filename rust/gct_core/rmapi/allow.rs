@@ -23,7 +23,7 @@ mod objects;
 mod root;
 mod subdevice;
 
-use super::nv::{self, nvos02_with_fd, nvos05, nvos21, nvos54, nvos64};
+use super::nv::{self, nvos02_with_fd, nvos05, nvos21, nvos38, nvos54, nvos64};
 use super::{escape, word, Handle, Overrides, Share};
 
 /// Declares [`Rule`] with its names and reasons.
@@ -208,13 +208,16 @@ pub struct Asked {
     pub client: Handle,
     /// The object that is controlled, or below which one is allocated.
     pub object: Handle,
-    /// The number of the control or the class.
+    /// The number of the control or the class, or that of ACCESS_REGISTRY.
     pub number: u32,
     /// Its rule.
     pub rule: Rule,
 }
 
 /// Returns what an ioctl's structure asks, if a rule refuses it to governed files.
+///
+/// RM reads the strings that name its keys (ACCESS_REGISTRY) from the caller's memory with its
+/// locks held: while a page of that does not come, nobody else gets an answer of RM.
 ///
 /// RM takes parameters in a second form, serialized by FINN. gctgroup does not read that form, so
 /// nothing whose parameters it reads may have it. libcuda does not use it on these platforms.
@@ -224,6 +227,14 @@ pub fn refused(escape: u32, bytes: &[u8]) -> Option<Asked> {
         u32::try_from(word(bytes)?).ok()
     };
     let has = |flags: usize, flag: u32| Some(number(flags)? & flag != 0);
+    if (escape, bytes.len()) == (escape::ACCESS_REGISTRY, nvos38::SIZE) {
+        return Some(Asked {
+            client: number(nvos38::CLIENT)?,
+            object: number(nvos38::OBJECT)?,
+            number: escape,
+            rule: Rule::Machine,
+        });
+    }
     let [client, object, named] = match (escape, bytes.len()) {
         (escape::CONTROL, nvos54::SIZE) => [nvos54::CLIENT, nvos54::OBJECT, nvos54::COMMAND],
         (escape::ALLOC, nvos21::SIZE | nvos64::SIZE) => {

@@ -80,6 +80,7 @@ numbers! {
     NV_ESC_RM_ALLOC = 0x2b;
     NV_ESC_RM_DUP_OBJECT = 0x34;
     NV_ESC_RM_VID_HEAP_CONTROL = 0x4a;
+    NV_ESC_RM_ACCESS_REGISTRY = 0x4d;
     NV_ESC_RM_MAP_MEMORY = 0x4e;
     NV_ESC_RM_MAP_MEMORY_DMA = 0x57;
     NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58;
@@ -285,6 +286,11 @@ structures! {
         LENGTH = "params.length" @ 24,
         STATUS = "params.status" @ 40,
         FD = "fd" @ 48,
+    }
+    nvos38 = "NVOS38_PARAMETERS", 72; {
+        CLIENT = "hClient" @ 0,
+        OBJECT = "hObject" @ 4,
+        STATUS = "status" @ 64,
     }
     nvos54 = "NVOS54_PARAMETERS", 32; {
         CLIENT = "hClient" @ 0,

@@ -27,6 +27,25 @@ layouts! {
         status: u32 = "status",
     }
 
+    /// Reads or writes a key of RM's. `nvos.h`.
+    Registry = "NVOS38_PARAMETERS", 72 {
+        client: u32 = "hClient",
+        object: u32 = "hObject",
+        access: u32 = "AccessType",
+        node_length: u32 = "DevNodeLength",
+        node: u64 = "pDevNode",
+        name_length: u32 = "ParmStrLength",
+        padding: u32,
+        name: u64 = "pParmStr",
+        bytes_length: u32 = "BinaryDataLength",
+        padding_of_bytes: u32,
+        bytes: u64 = "pBinaryData",
+        number: u32 = "Data",
+        entry: u32 = "Entry",
+        status: u32 = "status",
+        padding_at_end: u32,
+    }
+
     /// Allocates an object. `nvos.h`.
     Alloc = "NVOS21_PARAMETERS", 32 {
         root: u32 = "hRoot",

@@ -347,6 +347,27 @@ impl Client {
         self.free(self.handle)
     }
 
+    /// Writes 1 to a key of RM's. Its name is one byte, with a zero behind it. Returns the status.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn write_key(&self, name: &[u8; 2]) -> Result<u32, Error> {
+        let mut call = abi::Registry {
+            client: self.handle,
+            object: self.handle,
+            access: n::WRITE_DWORD,
+            name_length: 1,
+            // CAST: an address of this process.
+            name: std::ptr::from_ref(name) as u64,
+            number: 1,
+            ..abi::Registry::default()
+        };
+        // SAFETY: the driver reads the name alone, which stays until the call returns.
+        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_REGISTRY, &mut call) }?;
+        Ok(call.status)
+    }
+
     /// Duplicates an object of another client of this process into this client, below `parent`.
     ///
     /// # Errors

@@ -36,6 +36,10 @@ numbers! {
     ESCAPE_DUP: u8 = 0x34, "NV_ESC_RM_DUP_OBJECT";
     /// Escape: allocate memory by the old interface.
     ESCAPE_VID_HEAP: u8 = 0x4a, "NV_ESC_RM_VID_HEAP_CONTROL";
+    /// Escape: read or write a key of RM's.
+    ESCAPE_REGISTRY: u8 = 0x4d, "NV_ESC_RM_ACCESS_REGISTRY";
+    /// Write a number.
+    WRITE_DWORD: u32 = 2, "NVOS38_ACCESS_TYPE_WRITE_DWORD";
     /// Escape: prepare an mmap.
     ESCAPE_MAP: u8 = 0x4e, "NV_ESC_RM_MAP_MEMORY";
     /// Escape: map into a GPU's address space.

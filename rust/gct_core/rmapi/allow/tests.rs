@@ -198,6 +198,20 @@ fn classes_are_refused_by_each_way_to_allocate_them() {
 }
 
 #[test]
+fn the_registry_is_refused() {
+    let mut call = words(72, &[(0, 10), (4, 20)]);
+    let asked = refused(escape::ACCESS_REGISTRY, &call).unwrap();
+    assert_eq!(
+        (asked.client, asked.object, asked.rule),
+        (10, 20, Rule::Machine)
+    );
+    assert!(crate::rmapi::set_status(0x4d, &mut call, 0x1b));
+    assert_eq!(call[64], 0x1b);
+    // RM refuses another size.
+    assert_eq!(refused(escape::ACCESS_REGISTRY, &call[1..]), None);
+}
+
+#[test]
 fn serialized_parameters_are_refused_where_they_are_read() {
     let alloc = |flags| {
         words(
@@ -233,7 +247,7 @@ proptest! {
 
     /// Structures of any size and content are looked at without a panic.
     #[test]
-    fn any_structure(escape in prop::sample::select(vec![0x27u32, 0x28, 0x29, 0x2a, 0x2b, 0x34]), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn any_structure(escape in prop::sample::select(vec![0x27u32, 0x28, 0x29, 0x2a, 0x2b, 0x34, 0x4d]), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = refused(escape, &bytes);
     }
 }

@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_waits_for_idle", waits_for_idle),
     ("owned_hostile_allocates_what_acts_later", allocates),
     ("owned_hostile_serializes_its_parameters", serializes),
+    ("owned_hostile_writes_keys", writes_keys),
     ("owned_hostile_accomplice_without_limits", accomplice),
     ("owned_hostile_sends_every_open_control", every_control),
     ("owned_rules_bind_nobody_else", nobody_else),
@@ -163,6 +164,17 @@ fn serializes() -> Outcome {
         let command = n::DISABLE_CHANNELS;
         let sent = client.send_flagged(on, command, &mut list, n::SERIALIZED)?;
         same("FIFO_DISABLE_CHANNELS", sent, REFUSED)
+    })
+}
+
+/// The keys of RM, which it reads and writes with all of its locks.
+fn writes_keys() -> Outcome {
+    refused_by("machine", 1, |_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        let written = session.gpu().client().write_key(b"k\0")?;
+        same("ACCESS_REGISTRY", written, REFUSED)?;
+        release(&mut queue, 0, 1)
     })
 }
 
