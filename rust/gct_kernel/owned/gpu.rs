@@ -9,7 +9,7 @@ use super::lanes::{Lanes, Room};
 use super::shadow;
 use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};
-use core::ptr;
+use core::{mem, ptr};
 use gct_core::iface::value::CpuList;
 use gct_core::owned::worker::{self, Round, Signs};
 use gct_core::records::WorkerCost;
@@ -18,7 +18,8 @@ use gct_core::rmapi::Handle;
 use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
-use kernel::sync::{new_mutex, Arc, Mutex};
+use kernel::sync::{new_mutex, Arc, ArcBorrow, Mutex};
+use kernel::workqueue::{self, impl_has_work, new_work, Work, WorkItem};
 
 /// A GPU with owned channels, or with one that is being allocated.
 #[pin_data]
@@ -27,10 +28,52 @@ pub(super) struct Gpu {
     pub(super) client: Arc<Client>,
     #[pin]
     lanes: Mutex<Lanes>,
-    /// Held while a control names a channel, so that the channel's name stays its own.
     #[pin]
-    sending: Mutex<()>,
+    asked: Mutex<Asked>,
+    #[pin]
+    work: Work<Self>,
     worker: Atomic<*mut gct_worker>,
+}
+
+/// What a lane needs of the resource manager. A work item asks for it, one lane's at a time: some
+/// thread may have the resource manager's locks for as long as it likes, and the worker waits for
+/// nobody.
+enum Asked {
+    Nothing,
+    /// The work item is queued, or runs, for the lane with this number.
+    Waits(u64, Need),
+    Runs(u64),
+}
+
+impl Asked {
+    fn is_of(&self, number: u64) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Waits(asked, _) | Self::Runs(asked) => *asked == number,
+        }
+    }
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Gpu { self.work }
+}
+
+impl WorkItem for Gpu {
+    type Pointer = Arc<Self>;
+
+    fn run(gpu: Arc<Self>) {
+        let mut asked = gpu.asked.lock();
+        let Asked::Waits(number, need) = mem::replace(&mut *asked, Asked::Nothing) else {
+            return;
+        };
+        *asked = Asked::Runs(number);
+        drop(asked);
+        // A suspended GPU must not be accessed. The lane asks again.
+        if let Some(_awake) = SystemPmGuard::attempt() {
+            gpu.ask(number, need);
+        }
+        *gpu.asked.lock() = Asked::Nothing;
+    }
 }
 
 impl Gpu {
@@ -43,7 +86,8 @@ impl Gpu {
                 id,
                 client,
                 lanes <- new_mutex!(lanes, "gct::lanes"),
-                sending <- new_mutex!((), "gct::owned_sending"),
+                asked <- new_mutex!(Asked::Nothing, "gct::owned_asked"),
+                work <- new_work!("gct::owned_work"),
                 worker: Atomic::new(ptr::null_mut()),
             }),
             GFP_KERNEL,
@@ -90,8 +134,17 @@ impl Gpu {
     /// when this returns.
     pub(super) fn take(&self, number: u64) -> Option<KBox<Lane>> {
         let lane = self.remove(number);
-        drop(self.sending.lock());
+        let is_named = self.asked.lock().is_of(number);
+        if is_named {
+            self.flush();
+        }
         lane
+    }
+
+    /// Waits for the end of the work item, if it is queued or runs.
+    fn flush(&self) {
+        // SAFETY: the work item lives in `self`. This sleeps, and the caller may.
+        unsafe { kernel::bindings::flush_work(Work::raw_get(&self.work)) };
     }
 
     fn remove(&self, number: u64) -> Option<KBox<Lane>> {
@@ -139,18 +192,15 @@ impl Gpu {
 
     /// Serves all lanes. `signs` are those of `gct_worker_round`. Returns how long to sleep, in
     /// nanoseconds.
-    pub(super) fn round(&self, now_ns: u64, signs: u32) -> u64 {
+    fn round(this: ArcBorrow<'_, Self>, now_ns: u64, signs: u32) -> u64 {
         // A suspended GPU must not be accessed.
         let Some(_awake) = SystemPmGuard::attempt() else {
             return worker::SLEEP_NS_MAX;
         };
         let are_closed = signs & bindings::GCT_WORKER_CLOSED != 0;
-        let mut lanes = self.lanes.lock();
+        let mut lanes = this.lanes.lock();
         let found = lanes.serve(are_closed, Ns(now_ns));
         let (mut round, need) = (found.round, found.next.or(found.first));
-        if let Some((number, _)) = &need {
-            lanes.asked = *number;
-        }
         let signs = Signs {
             is_woken: signs & bindings::GCT_WORKER_WOKEN != 0,
             are_closed: found.are_closed,
@@ -158,38 +208,59 @@ impl Gpu {
             is_heard: lanes.is_heard(),
             look_ns: found.look.map(Ns::get),
         };
-        if need.is_some() {
-            round = round.max(Round::Busy);
+        if let Some((number, need)) = need {
+            let is_asked = Self::queue(this, number, need);
+            if is_asked {
+                lanes.asked = number;
+            }
+            round = round.max(match is_asked {
+                true => Round::Busy,
+                false => Round::Watched,
+            });
         }
         let rest = lanes.pauses.after(round, signs, now_ns);
-        // Taken before the lanes are let go, so that a lane that leaves waits for the control. If
-        // somebody has it who may get no processor, the lane asks again.
-        let names = matches!(&need, Some((_, Need::Stop(..))));
-        let sending = names.then(|| self.sending.try_lock()).flatten();
-        let need = need.filter(|_| !names || sending.is_some());
         drop(lanes);
-        let stopped = match &need {
-            Some((_, Need::Stop(channel, _))) => stop(*channel),
-            _ => false,
-        };
-        drop(sending);
-        if let (Some((_, Need::Stop(_, process))), true) = (&need, stopped) {
-            log_stop(*process);
-        }
         if found.leaves {
             shadow::give_back_soon();
         }
-        if let Some((number, need)) = need {
-            match need {
-                Need::Stop(..) => self.answer(number, |lane| lane.stopped(stopped, now_ns)),
-                Need::Token(channel) => self.ask_for_token(number, channel, now_ns),
-                Need::Window(tenant, wanted) => tenant.open(&self.client, &wanted),
-            }
-        }
         if rest.closes {
-            self.close_bells();
+            this.close_bells();
         }
         rest.sleep_ns
+    }
+
+    /// Has the work item ask for what a lane needs, unless it is busy. The lanes are locked: a lane
+    /// that is taken out later waits for the end.
+    fn queue(this: ArcBorrow<'_, Self>, number: u64, need: Need) -> bool {
+        let mut asked = this.asked.lock();
+        if !matches!(*asked, Asked::Nothing) {
+            return false;
+        }
+        *asked = Asked::Waits(number, need);
+        // One that runs is at its end: it is queued once more.
+        let _ = workqueue::system_long().enqueue::<Arc<Self>, 0>(this.into());
+        true
+    }
+
+    /// Asks the resource manager for what a lane needs, and tells the lane.
+    fn ask(&self, number: u64, need: Need) {
+        // SAFETY: it has no preconditions.
+        let now_ns = || unsafe { bindings::gct_helper_now() };
+        match need {
+            Need::Stop(channel, process) => {
+                let stopped = stop(channel);
+                if stopped {
+                    log_stop(process);
+                }
+                self.answer(number, |lane| lane.stopped(stopped, now_ns()));
+            }
+            Need::Token([client, channel]) => {
+                let mut control = Control::work_token(client, channel);
+                let token = rm::send(&mut control).ok().map(|()| control.token());
+                self.answer(number, |lane| lane.answer(token, now_ns()));
+            }
+            Need::Window(tenant, wanted) => tenant.open(&self.client, &wanted),
+        }
     }
 
     /// Has the bells of all tenants closed, by a work item.
@@ -199,14 +270,6 @@ impl Gpu {
             // SAFETY: as in `wake`; this is the worker's own thread, which `stop` waits for.
             unsafe { bindings::gct_helper_worker_close_bells(worker) };
         }
-    }
-
-    /// Asks the resource manager for the token of a channel. The lock is not held, because the
-    /// resource manager takes locks of its own.
-    fn ask_for_token(&self, number: u64, [client, channel]: [Handle; 2], now_ns: u64) {
-        let mut control = Control::work_token(client, channel);
-        let token = rm::send(&mut control).ok().map(|()| control.token());
-        self.answer(number, |lane| lane.answer(token, now_ns));
     }
 
     /// Has a lane told something, if it is still there.
@@ -248,6 +311,8 @@ impl Gpu {
             // or have forgotten it for the GPU's next worker.
             unsafe { bindings::gct_helper_worker_stop(worker) };
         }
+        // The worker queues it no more.
+        self.flush();
     }
 }
 
@@ -278,8 +343,8 @@ fn stop([client, channel]: [Handle; 2]) -> bool {
 ///
 /// `gpu` is what a worker was started with.
 pub(crate) unsafe fn round(gpu: *const kernel::ffi::c_void, now_ns: u64, signs: u32) -> u64 {
-    // SAFETY: `Gpu::open` started the worker with a pointer into its `Arc`. `Gpu::stop` waits for
+    // SAFETY: `Gpu::open` started the worker with the pointer of its `Arc`. `Gpu::stop` waits for
     // the end of the thread before the last reference is dropped.
-    let gpu: &Gpu = unsafe { &*gpu.cast() };
-    gpu.round(now_ns, signs)
+    let gpu: ArcBorrow<'_, Gpu> = unsafe { ArcBorrow::from_raw(gpu.cast()) };
+    Gpu::round(gpu, now_ns, signs)
 }

@@ -67,6 +67,7 @@ mod owned_race;
 mod owned_rights;
 mod owned_slip;
 mod owned_slots;
+mod owned_stalled;
 mod owned_storm;
 mod owned_strict;
 mod owned_strict_graphs;
@@ -243,6 +244,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_time::TESTS,
         owned_billed::TESTS,
         owned_process::TESTS,
+        owned_stalled::TESTS,
         owned_storm::TESTS,
         steps::TESTS,
         owned_uvm::TESTS,

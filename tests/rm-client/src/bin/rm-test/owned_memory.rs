@@ -127,10 +127,10 @@ fn asked_back() -> Outcome {
 }
 
 /// Where these tests map segments.
-const AT: u64 = 0x3_0000_0000;
+pub(crate) const AT: u64 = 0x3_0000_0000;
 
 /// Memory with one segment.
-struct Segment {
+pub(crate) struct Segment {
     memory: Handle,
     address: u64,
 }
@@ -139,7 +139,12 @@ impl Segment {
     const WORDS: u32 = 6;
 
     /// Allocates memory with a release of a semaphore there, and maps it.
-    fn new(session: &Session, address: u64, semaphore: u64, payload: u32) -> Result<Self, Stop> {
+    pub(crate) fn new(
+        session: &Session,
+        address: u64,
+        semaphore: u64,
+        payload: u32,
+    ) -> Result<Self, Stop> {
         let gpu = session.gpu();
         let memory = gpu.alloc_memory(Memory::Host, PAGE)?;
         session
@@ -156,7 +161,7 @@ impl Segment {
         Ok(Self { memory, address })
     }
 
-    fn submit(&self, queue: &mut Queue) {
+    pub(crate) fn submit(&self, queue: &mut Queue) {
         queue.submit_segment(self.address, Self::WORDS);
     }
 }

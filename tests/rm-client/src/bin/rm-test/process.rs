@@ -155,7 +155,8 @@ impl Drop for Child {
     }
 }
 
-fn pipe() -> io::Result<(File, File)> {
+/// Makes a pipe. Returns the end that is read, and the one that is written.
+pub(crate) fn pipe() -> io::Result<(File, File)> {
     let mut ends: [RawFd; 2] = [-1; 2];
     // SAFETY: the array has room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {

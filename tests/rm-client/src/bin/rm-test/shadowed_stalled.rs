@@ -30,14 +30,15 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// How many page tables a fork copies. It sleeps for more than a minute.
-const TABLES: usize = 2048;
+pub(crate) const TABLES: usize = 2048;
 /// Bytes that a page table maps.
-const TABLE: usize = 2 << 20;
+pub(crate) const TABLE: usize = 2 << 20;
 /// How long the driver may wait for a tenant, with much to spare on a slow host.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has so many page tables in this process.
-fn make_tables() -> Outcome {
+/// Has so many page tables in this process. Returns the start of their memory. The first byte of
+/// each table was used.
+pub(crate) fn make_tables() -> Result<*mut u8, Stop> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let (length, access) = (TABLES * TABLE, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping, which replaces nothing.
@@ -49,11 +50,11 @@ fn make_tables() -> Outcome {
         // SAFETY: a byte of the mapping, which nobody else uses, and which stays.
         unsafe { start.cast::<u8>().add(table * TABLE).write_volatile(1) };
     }
-    Ok(())
+    Ok(start.cast())
 }
 
 /// Forks a process that exits. Meanwhile the address space is locked.
-fn fork_once() -> Outcome {
+pub(crate) fn fork_once() -> Outcome {
     // SAFETY: the new process does nothing but exit.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error().into()),
@@ -89,7 +90,11 @@ fn join_reader(reader: JoinHandle<io::Result<Vec<u8>>>) -> Outcome {
 }
 
 /// Runs `work` while a child's address space is locked, until the child's cgroup lets it grow.
-fn while_locked(child: &Child, cgroup: &Cgroup, work: impl FnOnce() -> Outcome) -> Outcome {
+pub(crate) fn while_locked(
+    child: &Child,
+    cgroup: &Cgroup,
+    work: impl FnOnce() -> Outcome,
+) -> Outcome {
     let reader = locked(child.pid())?;
     let outcome = work().and_then(|()| {
         // Else it was not locked all the time.
