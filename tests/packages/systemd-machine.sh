@@ -24,7 +24,7 @@ boot() {
 			mkdir /mnt/shm /mnt/pts
 			mount -t devpts -o newinstance,ptmxmode=0666 devpts /mnt/pts
 			: >/mnt/console
-			: >/mnt/nvidia0
+			mknod /mnt/nvidia0 c 195 0
 			ln -s /proc/self/fd /mnt/fd
 			ln -s pts/ptmx /mnt/ptmx
 			mount --move /mnt /dev
