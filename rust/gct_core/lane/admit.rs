@@ -23,10 +23,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         now: Ns,
     ) -> Admission {
         let (in_flight, over) = (queue.totals(), queue.is_over(now));
+        let listed = match next {
+            Next::List(list) => self.look_ahead(list, stream),
+            Next::Whole { .. } | Next::Atoms(_) | Next::Transfers(_) => None,
+        };
         let resident = match next {
             Next::Whole { seal, .. } => seal.as_ref().map_or(0, |seal| seal.resident),
             Next::Atoms(atoms) => atoms.resident,
-            Next::List(list) => self.resident_of(list, stream),
+            Next::List(_) => listed.map_or(0, |(_, resident)| resident),
             Next::Transfers(_) => 0,
         };
         let (admission, holds) = match next {
@@ -37,8 +41,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 let admission = self.admits_whole(in_flight, predicted, over);
                 (admission, seal.as_ref().map(|seal| seal.holds))
             }
-            Next::List(list) => {
-                let predicted = self.predict_next(list, stream);
+            Next::List(_) => {
+                let predicted = listed.map(|(predicted, _)| predicted);
                 let tracked = predicted.filter(|_| self.tracks_ends());
                 let admission = self.admits_whole(in_flight, tracked, over);
                 (admission, predicted.map(pace::unknown_is_long))

@@ -303,23 +303,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         Ok(Listed::Steps(steps))
     }
 
-    /// Returns the predicted duration of the launch that the next entry of a list is, if it is one.
+    /// Returns of the launch that the next entry of a list is, if it is one, the predicted duration,
+    /// and how many TPCs hold all of its blocks at once; 0 if no number does.
     #[cold]
     #[inline(never)]
-    pub(super) fn predict_next<V>(&mut self, list: &List, stream: &Stream<S, V>) -> Option<Ns> {
-        let upcoming = self.upcoming(list, stream)?;
-        Some(upcoming.predicted)
-    }
-
-    /// Returns how many TPCs hold all of its blocks at once; 0 if no number does.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn resident_of<V>(&mut self, list: &List, stream: &Stream<S, V>) -> u32 {
-        let upcoming = self.upcoming(list, stream);
-        upcoming.map_or(0, |upcoming| upcoming.resident)
-    }
-
-    fn upcoming<V>(&mut self, list: &List, stream: &Stream<S, V>) -> Option<Upcoming> {
+    pub(super) fn look_ahead<V>(
+        &mut self,
+        list: &List,
+        stream: &Stream<S, V>,
+    ) -> Option<(Ns, u32)> {
         let List::Known(replays) = list else {
             return None;
         };
@@ -328,7 +320,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         // What cannot be launched is refused at its release.
         let (qmd, resident) = self.node(&step).ok()?;
-        self.describe(stream, &qmd, resident)
+        let upcoming = self.describe(stream, &qmd, resident)?;
+        Some((upcoming.predicted, upcoming.resident))
     }
 
     fn node(&mut self, step: &Step) -> Result<(Qmd, u32), Reason> {
