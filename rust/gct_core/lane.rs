@@ -58,7 +58,7 @@
 //! | [`in_flight::SUBMISSIONS_MAX`] pieces of a lane in flight | the others are not tracked |
 //! | [`governor::KERNELS_MAX`] kernels and places of a tenant | the oldest are forgotten |
 //! | [`LAWS_MAX`] kernels and graphs with a size | the oldest are learnt anew |
-//! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, `graph-memory-full` |
+//! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, or the oldest go |
 //! | [`replays::STEPS_MAX`] launches of graphs in a segment, if they are listed | it is refused |
 //! | [`roster::MEMBERS_MAX`] tenants that others see | further ones yield to these |
 //!
@@ -76,6 +76,7 @@
 //! | [`work`] | the buffers, the backend's part of a round, the outcome for one entry |
 //! | [`governor`] | one tenant's limits on one GPU: admission and release |
 //! | [`limits`] | these limits |
+//! | `nodes` | its nodes of CUDA graphs, and room for more |
 //! | `ends` | who waits for the end of work, and what it teaches |
 //! | [`split`] | a launch that is split into atoms, in a frame |
 //! | [`scratch`] | frames |
@@ -103,6 +104,7 @@ pub mod governor;
 pub mod in_flight;
 pub mod leave;
 pub mod limits;
+mod nodes;
 pub mod pieces;
 mod queue;
 mod real;

@@ -48,9 +48,13 @@ pub const REAL_ENTRIES: u32 = 512;
 pub const SEGMENT_WORDS: usize = 1 << 16;
 /// Launches of one segment that are masked.
 pub const LAUNCHES_MAX: usize = 1024;
-/// Nodes of CUDA graphs that are known of one process on a GPU: several thousand of one graph, and
-/// others beside it. Others keep their masks.
-pub const NODES_MAX: usize = 1 << 14;
+/// Nodes of CUDA graphs that are known of one process on a GPU. A server of language models
+/// captures a graph for each of some 70 sizes of a batch, with up to 2000 nodes each. Others keep
+/// their masks, or are refused.
+pub const NODES_MAX: usize = 1 << 18;
+/// Nodes for which a process has room at first, and for which room is added. No segment has more,
+/// so one that uploads a graph waits once at most.
+pub const NODES_STEP: usize = 2 * LAUNCHES_MAX;
 /// Kernels of one process on a GPU whose durations are known, and places, a half each.
 pub const KERNELS_MAX: usize = 2048;
 /// Kernels and graphs of one process on a GPU that have a size by `slip.tpc`.

@@ -274,6 +274,11 @@ unsafe extern "C" {
     pub fn gct_helper_is_killed() -> bool;
     pub fn gct_helper_process_dead(task: *const task_struct) -> bool;
     pub fn gct_helper_visible_tgid(process: *const gct_process) -> u32;
+    pub fn gct_helper_pay_begin(
+        process: *const gct_process,
+        payer: *mut *mut kernel::ffi::c_void,
+    ) -> bool;
+    pub fn gct_helper_pay_end(payer: *mut kernel::ffi::c_void);
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
     pub fn gct_helper_user() -> u32;
     pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
@@ -345,9 +350,9 @@ unsafe extern "C" {
         victim: u32,
         keeps: u32,
     ) -> u32;
-    pub fn gct_helper_evictors_new() -> *mut workqueue_struct;
-    pub fn gct_helper_evictors_drain(evictors: *mut workqueue_struct);
-    pub fn gct_helper_evictors_free(evictors: *mut workqueue_struct);
+    pub fn gct_helper_queue_new(name: *const kernel::ffi::c_char) -> *mut workqueue_struct;
+    pub fn gct_helper_queue_drain(queue: *mut workqueue_struct);
+    pub fn gct_helper_queue_free(queue: *mut workqueue_struct);
     pub fn gct_helper_read32(address: *const kernel::ffi::c_void) -> u32;
     pub fn gct_helper_write32(address: *mut kernel::ffi::c_void, value: u32);
     pub fn gct_helper_read64(address: *const kernel::ffi::c_void) -> u64;

@@ -11,58 +11,23 @@
 //! A GPU may go while its item runs. The item has a reference to what the glue knows of it, and
 //! nvidia-uvm evicts nothing on a GPU that it has let go.
 
-use crate::bindings;
 use crate::ffi;
+use crate::queue::WorkQueue;
 use crate::rm::{self, SystemPmGuard};
 use crate::state::Glue;
 use crate::uvm::Gpu;
-use core::ptr::{self, NonNull};
+use core::ptr;
 use gct_core::memory::SlotId;
-use kernel::bindings::workqueue_struct;
-use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
-use kernel::workqueue::{Queue, WorkItem};
+use kernel::workqueue::WorkItem;
 
 /// Roots that one run of a work item evicts. Between runs the thread of the queue may be scheduled.
 const ROOTS_PER_RUN: usize = 32;
 
-/// The queue of the work items.
-pub(crate) struct Evictors(NonNull<workqueue_struct>);
-
-// SAFETY: a work queue may be used by any thread.
-unsafe impl Send for Evictors {}
-// SAFETY: as above.
-unsafe impl Sync for Evictors {}
-
-impl Evictors {
-    pub(crate) fn new() -> Result<Self> {
-        // SAFETY: it may sleep, as module init may.
-        let queue = unsafe { bindings::gct_helper_evictors_new() };
-        NonNull::new(queue).map(Self).ok_or(ENOMEM)
-    }
-
-    /// Queues the work item of a GPU if an account waits there. May be called in any context.
-    pub(crate) fn wake(&self, gpu: ArcBorrow<'_, Gpu>) {
-        if !gpu.take_waking() {
-            return;
-        }
-        // SAFETY: the queue lives until this value is dropped.
-        let queue = unsafe { Queue::from_raw(self.0.as_ptr()) };
-        // If the item is queued already, it will see this change.
-        let _ = queue.enqueue::<Arc<Gpu>, 0>(gpu.into());
-    }
-
-    /// Waits until no work item runs. Nobody may queue one any more, but an item itself.
-    pub(crate) fn drain(&self) {
-        // SAFETY: the queue lives until this value is dropped. The caller may sleep.
-        unsafe { bindings::gct_helper_evictors_drain(self.0.as_ptr()) };
-    }
-}
-
-impl Drop for Evictors {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once, and empty: `drain` was called, or nothing was queued.
-        unsafe { bindings::gct_helper_evictors_free(self.0.as_ptr()) };
+/// Queues the work item of a GPU if an account waits there. May be called in any context.
+pub(crate) fn wake(evictors: &WorkQueue, gpu: ArcBorrow<'_, Gpu>) {
+    if gpu.take_waking() {
+        evictors.enqueue::<Arc<Gpu>>(gpu.into());
     }
 }
 
@@ -78,7 +43,7 @@ impl WorkItem for Gpu {
             }
         }
         gpu.wake_again();
-        glue.uvm.evictors.wake(gpu.as_arc_borrow());
+        wake(&glue.uvm.evictors, gpu.as_arc_borrow());
     }
 }
 

@@ -194,6 +194,8 @@ pub(crate) fn stop(glue: Arc<Glue>) {
     // SAFETY: as above.
     unsafe { bindings::gct_helper_pauses_cancel() };
     glue.uvm.evictors.drain();
+    // No worker is left that would queue one.
+    glue.owned.growing.drain();
     // No other caller can queue the work item now, but an item that runs may queue itself once
     // more. `flush_work` returns whether it had to wait.
     // SAFETY: the work item lives in `glue`, which this function owns a reference to.

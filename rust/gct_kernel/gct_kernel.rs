@@ -35,6 +35,7 @@ mod kunit;
 mod memory_info;
 mod owned;
 mod process;
+mod queue;
 mod rm;
 mod rules;
 mod serve;

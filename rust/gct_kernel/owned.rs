@@ -16,6 +16,7 @@ mod lanes;
 mod lent;
 mod limited;
 mod limits;
+mod nodes;
 mod shadow;
 mod sheet;
 mod tenant;
@@ -23,6 +24,7 @@ pub(crate) mod uvm;
 mod view;
 
 use crate::bindings;
+use crate::queue::WorkQueue;
 use crate::rm;
 use crate::state::Glue;
 use client::Refused;
@@ -75,6 +77,8 @@ pub(crate) struct Owned {
     /// Number of the next lane, or of the next channel that is seen.
     numbers: Atomic<u64>,
     lent: Arc<lent::Names>,
+    /// Runs the work items that add room for nodes of graphs.
+    pub(crate) growing: WorkQueue,
 }
 
 /// The records of files, in the order of their numbers.
@@ -179,8 +183,10 @@ enum Parts {
 impl Owned {
     pub(crate) fn new() -> Result<impl PinInit<Self>> {
         let lent = lent::Names::new()?;
+        let growing = WorkQueue::new(c"gct/nodes")?;
         Ok(pin_init!(Self {
             lent,
+            growing,
             files <- new_mutex!(Files(KVVec::new()), "gct::owned_files"),
             records: Atomic::new(0),
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),

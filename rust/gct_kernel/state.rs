@@ -26,9 +26,9 @@
 //! A page is charged to the memory cgroup of the thread that allocated it. Entries of other tenants
 //! may lie in it later.
 
-use crate::evictor::Evictors;
 use crate::faults::Reports;
 use crate::owned::Owned;
+use crate::queue::WorkQueue;
 use crate::tree::Tree;
 use crate::uvm::Uvm;
 use gct_core::dirs::Effect;
@@ -131,7 +131,7 @@ impl Glue {
     /// Creates the glue with empty tables, which grow with their entries.
     pub(crate) fn new(tree: Tree, seed: u64) -> Result<Arc<Self>> {
         let (tables, members) = (Tables::new(seed)?, MemberTable::new()?);
-        let evictors = Evictors::new()?;
+        let evictors = WorkQueue::new(c"gct/evict")?;
         let owned = Owned::new()?;
         Arc::pin_init(
             pin_init!(Self {

@@ -15,9 +15,9 @@
 mod tables;
 
 use crate::bindings;
-use crate::evictor::Evictors;
 use crate::hooks::count_refusal;
 use crate::process;
+use crate::queue::WorkQueue;
 use crate::rm::{self, SystemPmGuard};
 use crate::state::{Glue, Kv};
 use core::ptr;
@@ -102,11 +102,11 @@ impl Table {
 pub(crate) struct Uvm {
     #[pin]
     gpus: Mutex<KVVec<Arc<Gpu>>>,
-    pub(crate) evictors: Evictors,
+    pub(crate) evictors: WorkQueue,
 }
 
 impl Uvm {
-    pub(crate) fn new(evictors: Evictors) -> impl PinInit<Self> {
+    pub(crate) fn new(evictors: WorkQueue) -> impl PinInit<Self> {
         pin_init!(Self { gpus <- new_mutex!(KVVec::new(), "gct::uvm"), evictors })
     }
 

@@ -3,6 +3,7 @@
 //! Defines the functions that nvidia-uvm.ko calls. gct.h says what they do.
 
 use crate::bindings;
+use crate::evictor;
 use crate::ffi::{check_signatures, glue, token};
 use crate::state::Glue;
 use crate::uvm::{self, Gpu, Reserved};
@@ -140,7 +141,7 @@ unsafe extern "C" fn gct_uvm_reserve(
     };
     if tried == bindings::GCT_UVM_ANYWAY {
         gpu.reserve_anyway(&glue, SlotId(account));
-        glue.uvm.evictors.wake(gpu);
+        evictor::wake(&glue.uvm.evictors, gpu);
         return 1;
     }
     // SAFETY: the caller's contract; null is handled.
@@ -187,7 +188,7 @@ fn reserve_by(
     victim: Option<&mut u32>,
 ) -> u32 {
     let reserved = reserve(&gpu, glue, slot, victim.is_some().then_some(tried));
-    glue.uvm.evictors.wake(gpu);
+    evictor::wake(&glue.uvm.evictors, gpu);
     if let Some(victim) = victim {
         *victim = match reserved {
             Reserved::Refused(Some(victim)) => victim.0,

@@ -8,11 +8,13 @@
 #include <linux/debugfs.h>
 #include <linux/fs.h>
 #include <linux/jiffies.h>
+#include <linux/memcontrol.h>
 #include <linux/module.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/random.h>
 #include <linux/rcupdate.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
 #include <linux/seq_file.h>
@@ -52,19 +54,19 @@ EXPORT_SYMBOL_GPL(gct_uvm_holder);
 EXPORT_SYMBOL_GPL(gct_uvm_use);
 EXPORT_SYMBOL_GPL(gct_uvm_pick);
 
-struct workqueue_struct *gct_helper_evictors_new(void)
+struct workqueue_struct *gct_helper_queue_new(const char *name)
 {
-	return alloc_workqueue("gct/evict", WQ_UNBOUND, 0);
+	return alloc_workqueue("%s", WQ_UNBOUND, 0, name);
 }
 
-void gct_helper_evictors_drain(struct workqueue_struct *evictors)
+void gct_helper_queue_drain(struct workqueue_struct *queue)
 {
-	drain_workqueue(evictors);
+	drain_workqueue(queue);
 }
 
-void gct_helper_evictors_free(struct workqueue_struct *evictors)
+void gct_helper_queue_free(struct workqueue_struct *queue)
 {
-	destroy_workqueue(evictors);
+	destroy_workqueue(queue);
 }
 
 void gct_helper_enable_hooks(bool on)
@@ -177,23 +179,59 @@ bool gct_helper_process_dead(const struct task_struct *task)
 	return atomic_read(&task->signal->live) == 0;
 }
 
+/* Returns the leader of a process that is not dead, or NULL. The caller holds the RCU read lock. */
+static struct task_struct *gct_leader_of(const struct gct_process *process)
+{
+	struct task_struct *leader;
+
+	if (process->tgid > INT_MAX)
+		return NULL;
+	/* NULL if the id is now that of another process's thread. */
+	leader = pid_task(find_pid_ns((int)process->tgid, &init_pid_ns), PIDTYPE_TGID);
+	if (leader && leader->start_boottime == process->start_time_ns &&
+	    !gct_helper_process_dead(leader))
+		return leader;
+	return NULL;
+}
+
 uint32_t gct_helper_visible_tgid(const struct gct_process *process)
 {
 	struct task_struct *leader;
-	struct pid *pid;
 	pid_t visible = 0;
 
-	if (process->tgid > INT_MAX)
-		return 0;
 	rcu_read_lock();
-	pid = find_pid_ns((int)process->tgid, &init_pid_ns);
-	/* NULL if the id is now that of another process's thread. */
-	leader = pid_task(pid, PIDTYPE_TGID);
-	if (leader && leader->start_boottime == process->start_time_ns &&
-	    !gct_helper_process_dead(leader))
-		visible = pid_vnr(pid);
+	leader = gct_leader_of(process);
+	if (leader)
+		visible = pid_vnr(task_tgid(leader));
 	rcu_read_unlock();
 	return (uint32_t)visible;
+}
+
+bool gct_helper_pay_begin(const struct gct_process *process, void **payer)
+{
+	struct mem_cgroup *memcg = NULL;
+	struct task_struct *leader;
+	bool found = false;
+
+	rcu_read_lock();
+	leader = gct_leader_of(process);
+	if (leader) {
+#ifdef CONFIG_MEMCG
+		memcg = mem_cgroup_from_task(leader);
+#endif
+		found = mem_cgroup_tryget(memcg);
+	}
+	rcu_read_unlock();
+	if (found)
+		set_active_memcg(memcg);
+	*payer = memcg;
+	return found;
+}
+
+void gct_helper_pay_end(void *payer)
+{
+	set_active_memcg(NULL);
+	mem_cgroup_put(payer);
 }
 
 uint32_t gct_helper_user(void)

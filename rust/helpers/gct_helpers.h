@@ -94,6 +94,14 @@ bool gct_helper_process_dead(const struct task_struct *task);
 uint32_t gct_helper_visible_tgid(const struct gct_process *process);
 
 /*
+ * Have what the calling thread allocates with __GFP_ACCOUNT charged to the memory cgroup
+ * of a process, until the end. begin returns false, and begins nothing, if the process is
+ * dead. Writes what the end needs to @payer. Context: a thread of the kernel's.
+ */
+bool gct_helper_pay_begin(const struct gct_process *process, void **payer);
+void gct_helper_pay_end(void *payer);
+
+/*
  * Writes current's path in the cgroup v2 hierarchy, truncated to @size - 1 bytes,
  * and a NUL. Returns the length written, or a negative errno: -EOPNOTSUPP without
  * CONFIG_CGROUPS.
@@ -228,12 +236,12 @@ void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory);
 uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim, uint32_t keeps);
 
 /*
- * Makes the work queue of evictors, or returns NULL; waits until it is empty, after the last
- * item was queued; and frees it. No thread belongs to it while it is empty. They may sleep.
+ * Makes a work queue, or returns NULL; waits until it is empty, after the last item was
+ * queued; and frees it. No thread belongs to it while it is empty. They may sleep.
  */
-struct workqueue_struct *gct_helper_evictors_new(void);
-void gct_helper_evictors_drain(struct workqueue_struct *evictors);
-void gct_helper_evictors_free(struct workqueue_struct *evictors);
+struct workqueue_struct *gct_helper_queue_new(const char *name);
+void gct_helper_queue_drain(struct workqueue_struct *queue);
+void gct_helper_queue_free(struct workqueue_struct *queue);
 
 /*
  * Loads and stores of memory that gct_helper_rm_map() has mapped, of host or

@@ -342,8 +342,8 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         self.waiting.is_some()
     }
 
-    /// Returns whether an entry need not wait for its words to be mapped, or for room for its copy,
-    /// and for a second one if its launch may be split.
+    /// Returns whether an entry need not wait for its words to be mapped, for room for its nodes, or
+    /// for room for its copy, and for a second one if its launch may be split.
     fn can_process<W: Words<View = V>>(
         &mut self,
         rings: &impl Rings,
@@ -374,7 +374,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(copies) = round.copies.as_deref_mut() else {
             return true;
         };
-        if !self.real.make_room(rings, ENTRIES) {
+        if !self.real.make_room(rings, ENTRIES) || governor.lacks_nodes(self.stream.found.len()) {
             return false;
         }
         if round.memory.is_coming(segment.va, count) {

@@ -4,6 +4,7 @@
 
 use super::clock::Measured;
 use super::limits::LaunchLimits;
+use super::nodes::Nodes;
 use super::shares::Shares;
 use super::sizing::Sizing;
 use super::words::Storage;
@@ -19,8 +20,7 @@ use crate::policy::slo::allowance::Allowance;
 use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
 use crate::policy::tpc::{self, Fit, Neighbour, Rank, Tenant, Together};
-use crate::submit::graph::Node;
-use crate::submit::join::Qmd;
+use crate::submit::graph::Slot;
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::precedence::Precedence;
 use crate::submit::stats::{add, Counters};
@@ -33,7 +33,7 @@ pub const KERNELS_MAX: usize = 8192;
 
 /// The most known nodes of CUDA graphs. Replays of others are counted as not covered. A server of
 /// language models captures a graph for each of some 60 sizes of a batch, with hundreds of nodes
-/// each. A node takes some 160 bytes.
+/// each. A node takes 224 bytes.
 pub const NODES_MAX: usize = 1 << 16;
 
 /// The other tenants of a GPU, as a tenant sees them.
@@ -152,16 +152,12 @@ pub struct Governor<S: Storage, P> {
     pub(super) sizing: Sizing<S>,
     /// What is measured at clocks, where the backend can change them.
     pub(super) measured: Option<Measured<S>>,
-    /// The stored QMDs of CUDA graphs, and the number of the last replay.
-    pub(super) nodes: S::Slots<Option<Node>>,
+    pub(super) nodes: Nodes<S>,
+    /// Whether there are some, and whether some were taken from the scheduler.
     pub(super) knows_nodes: bool,
-    /// The words of the first of them, if the launches of their replays can be listed; and whether
-    /// some were taken from the scheduler.
-    pub(super) descriptors: Option<S::Slots<Qmd>>,
     pub(super) silences: bool,
     /// The address space of the graphs whose launches are listed.
     pub(super) space: Option<u64>,
-    pub(super) replays: u32,
     /// The number of launches that were split, modulo 2^32.
     pub(super) splits: u32,
     pub(super) counters: Counters,
@@ -193,7 +189,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub fn new(
         limits: LaunchLimits,
         kernels: S::Slots<Option<predict::Entry>>,
-        nodes: S::Slots<Option<Node>>,
+        nodes: S::Table<Slot>,
         laws: S::Slots<Option<Law>>,
     ) -> Self {
         let mut governor = Self {
@@ -217,12 +213,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             habits: Habits::default(),
             sizing: Sizing::new(laws),
             measured: None,
-            nodes,
+            nodes: Nodes::new(nodes),
             knows_nodes: false,
-            descriptors: None,
             silences: false,
             space: None,
-            replays: 0,
             splits: 0,
             counters: Counters::new(),
             refused: false,
@@ -238,12 +232,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         governor.use_own_mask();
         governor
-    }
-
-    /// Takes room for the words of graph nodes: as many slots as for nodes, or fewer to list fewer.
-    /// Without it a limit that is strict refuses CUDA graphs.
-    pub fn keep_descriptors(&mut self, descriptors: S::Slots<Qmd>) {
-        self.descriptors = Some(descriptors);
     }
 
     /// Returns the core's counters.

@@ -20,7 +20,6 @@ use super::governor::{Governor, Peers};
 use super::words::{Rings, Storage, Words};
 use super::work::Round;
 use crate::submit::gpfifo::{self, Entry};
-use crate::submit::graph::Memory;
 
 /// How far a lane is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +34,8 @@ pub enum Leave {
 
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether the tenant's graphs may run under a mask that was ordered for them.
-    /// O(nodes).
     fn keeps_masks(&mut self) -> bool {
-        Memory::new(&mut self.nodes, &mut self.replays).keep_masks()
+        self.nodes.memory().keep_masks()
     }
 }
 

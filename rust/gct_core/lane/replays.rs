@@ -23,7 +23,7 @@ use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::predict::Kernel;
 use crate::submit::gpfifo::{Entry, Segment};
-use crate::submit::graph::{Memory, Step};
+use crate::submit::graph::Step;
 use crate::submit::join::Qmd;
 use crate::submit::launch::Launch;
 use crate::submit::limits::{SLOT_WORDS, STEPS};
@@ -224,9 +224,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             since,
             ..
         } = *unlisted;
+        if self.lacks_nodes(found) {
+            return None;
+        }
         unlisted.looks = unlisted.looks.saturating_add(1);
         let calls = stream.found.get(..found).unwrap_or_default();
-        let graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let graphs = self.nodes.memory();
         let listed = match graphs.knows_heads(calls) {
             true => match self.read(&segment, round) {
                 Some(_) => self.list(stream, &segment, found, round),
@@ -268,8 +271,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Result<Listed, Reason> {
         let strict = self.limits().strict;
         let calls = stream.found.get(..found).unwrap_or_default();
-        let qmds = self.descriptors.as_deref_mut().unwrap_or_default();
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays).keeping(qmds);
+        let mut graphs = self.nodes.memory();
         let uses = match strict {
             true => graphs.concerns(words, calls),
             false => graphs.runs_silenced(calls, visits),
@@ -325,8 +327,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 
     fn node(&mut self, step: &Step) -> Result<(Qmd, u32), Reason> {
-        let qmds = self.descriptors.as_deref_mut().unwrap_or_default();
-        let graphs = Memory::new(&mut self.nodes, &mut self.replays).keeping(qmds);
+        let graphs = self.nodes.memory();
         graphs.step(step)
     }
 

@@ -9,7 +9,7 @@ use super::segment::words_of;
 use super::words::{Storage, Words};
 use super::work::{Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
-use crate::submit::graph::{self, Memory};
+use crate::submit::graph;
 use crate::submit::launch::Kind;
 use crate::submit::mask;
 use crate::submit::occupancy;
@@ -58,8 +58,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             false => None,
         };
         if seal.stores {
-            let words = words_of(round.work, &seal.segment);
-            Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
+            self.note_masks(words_of(round.work, &seal.segment), found);
         }
         let placed = self.place(seal, found, patched.is_some(), &mut stream.room, round);
         if let Some(launches) = seal.strict {
@@ -110,10 +109,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether a replay's nodes hold masks other than the present one, so that it will
     /// write them.
+    #[cold]
+    #[inline(never)]
     pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S, V>) -> bool {
         let found = stream.found.get(..seal.found).unwrap_or_default();
         let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let mut graphs = self.nodes.memory();
         graphs.hold_others(found, masks)
     }
 
@@ -138,32 +139,49 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 replayed,
             };
         }
-        let descriptors = self.descriptors.as_deref_mut().unwrap_or_default();
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays).keeping(descriptors);
-        let stored = graphs.learn(words, found, &mut self.counters) > 0;
+        let stored = self.learn_nodes(words, found);
         self.knows_nodes |= stored || keeps;
         Graphs { stored, replayed }
     }
 
-    /// Forgets all QMDs, because a segment that was not read may have stored any. The turn, which has
-    /// `left` words, pays for each that there may be.
-    pub(super) fn forget_graphs(&mut self, left: &mut u32) {
+    /// Returns whether a segment stores nodes, and remembers them.
+    #[cold]
+    #[inline(never)]
+    fn learn_nodes(&mut self, words: &[u32], found: &[QmdCall]) -> bool {
+        let mut graphs = self.nodes.memory();
+        graphs.learn(words, found, &mut self.counters) > 0
+    }
+
+    /// Records the masks with which nodes are stored.
+    #[cold]
+    #[inline(never)]
+    fn note_masks(&mut self, words: &[u32], found: &[QmdCall]) {
+        self.nodes.memory().note_masks(words, found);
+    }
+
+    /// Forgets all QMDs, because a segment that was not read may have stored any.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn forget_graphs(&mut self) {
         if core::mem::replace(&mut self.knows_nodes, self.silences) {
             self.nodes_resident = 0;
-            Memory::new(&mut self.nodes, &mut self.replays).forget_unseen();
-            visited(self.nodes.len(), left);
+            self.nodes.memory().forget_unseen();
         }
     }
 
     /// Forgets the QMDs whose masks were not written as it is recorded.
+    #[cold]
+    #[inline(never)]
     fn forget_masks(&mut self) {
         self.knows_nodes = self.silences;
         self.nodes_resident = 0;
-        Memory::new(&mut self.nodes, &mut self.replays).forget_scheduled();
+        self.nodes.memory().forget_scheduled();
     }
 
     /// Writes a segment with masks for the graphs that it replays into a frame. Returns the entry
     /// for it, or `None` if the tenant's is to be published.
+    #[cold]
+    #[inline(never)]
     fn patch<W: Words>(
         &mut self,
         seal: &Seal<W::View>,
@@ -186,7 +204,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         // CAST: checked when the segment was read.
         let words = words.get(..segment.words as usize)?;
         let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let mut graphs = self.nodes.memory();
         let patched = graphs.patch_replays(words, found, masks, out, &mut self.counters);
         visited(patched.visits, &mut round.words);
         self.sizing.replay(&patched);

@@ -14,7 +14,7 @@ use super::work::{SLOW_WORD, SLOW_WORDS_MAX};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
-use crate::submit::graph::{self, Memory};
+use crate::submit::graph;
 use crate::submit::launch::Launch;
 use crate::submit::occupancy;
 use crate::submit::rewrite::{detached, fills, whole};
@@ -64,7 +64,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Entry::Control(_) => return whole(entry, None),
             Entry::Unknown(_) => {
                 self.counters.keep(Reason::Unreadable);
-                self.unread(stream, round);
+                self.unread(stream);
                 return whole(entry, Some(stream.fetch.base()));
             }
         };
@@ -76,7 +76,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let segment = self.filled(segment, stream, round);
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
-            self.unread(stream, round);
+            self.unread(stream);
             return whole(entry, base);
         };
         let segment = located.2;
@@ -91,12 +91,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Decides about an entry whose words were not read. The GPU may execute some all the same: for
     /// it, bits of an entry that are reserved mean nothing.
     #[cold]
-    fn unread<W: Words>(&mut self, stream: &mut Stream<S, W::View>, round: &mut Round<'_, S, W>) {
+    fn unread<V>(&mut self, stream: &mut Stream<S, V>) {
         stream.rest = None;
         // What is refused stores nothing.
         match self.limits().strict {
             true => self.refuse(),
-            false => self.forget_graphs(&mut round.words),
+            false => self.forget_graphs(),
         }
     }
 
@@ -122,7 +122,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         compared(scan.found, &mut round.words);
         let is_read = scan.refused.is_none() && scan.missed == 0;
         if !(is_read || strict) {
-            self.forget_graphs(&mut round.words);
+            self.forget_graphs();
         }
         stream.acquire = self.acquire(stream.tracker.first_acquire(), round.memory, round.now);
         if strict && !(is_read && self.counters.unseen() == unseen) {
@@ -230,6 +230,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Processes a segment that replays a graph, or launches a QMD that is not known. Its release
     /// frees the frame with the masks of its nodes. Its ends show that its nodes have ended; for a
     /// QMD that is not known the release is all there is.
+    #[cold]
+    #[inline(never)]
     fn replay<W: Words>(
         &mut self,
         entry: u64,
@@ -240,7 +242,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Next<W::View> {
         let found = stream.found.get(..seal.found).unwrap_or_default();
         let words: &[u32] = words_of(round.work, &seal.segment);
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let mut graphs = self.nodes.memory();
         let ends = graphs.ends(found, |va| stream.tracker.uploaded_word(va, words));
         let fence = |va, number| fence_at(round.memory, va, number);
         let mut ends = ends.map(|end| end.and_then(|end| fence(end.va, end.number.into())));
@@ -463,7 +465,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let atoms = splitting.emit(&mut stream.room, scratch, copies, round.memory, to);
         if let (Some(call), true) = (found.get(last.index), atoms.is_some()) {
             // A head of a graph stays as its tenant wrote it, or is masked with the first atom.
-            Memory::new(&mut self.nodes, &mut self.replays).forget_mask(call.qmd_va);
+            self.nodes.memory().forget_mask(call.qmd_va);
         }
         let narrowed = narrowed && atoms.is_some();
         add(&mut self.counters.sums.narrowed, u64::from(narrowed));

@@ -25,7 +25,7 @@ use crate::policy::predict;
 use crate::policy::scale::Law;
 use crate::policy::tpc::Neighbour;
 use crate::submit::gpfifo::{Entry, Segment};
-use crate::submit::graph::Node;
+use crate::submit::graph::Slot;
 use crate::submit::limits::{MASK_WORDS, SLOT_WORDS};
 use crate::submit::mask;
 use crate::submit::precedence::Precedence;
@@ -101,7 +101,7 @@ struct Slots {
     orders: [Order<'static>; 8],
     output: [u32; FRAME_WORDS],
     kernels: [Option<predict::Entry>; 16],
-    nodes: [Option<Node>; 16],
+    nodes: [Slot; 16],
     laws: [Option<Law>; 16],
     frames: [Option<Busy<Run>>; 1],
 }
@@ -129,7 +129,7 @@ impl Memory {
                 }; 8],
                 output: [0; FRAME_WORDS],
                 kernels: [None; 16],
-                nodes: [None; 16],
+                nodes: [Slot::EMPTY; 16],
                 laws: [None; 16],
                 frames: [None; 1],
             },

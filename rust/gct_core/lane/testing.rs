@@ -16,6 +16,7 @@ pub(crate) struct Heap;
 
 impl Storage for Heap {
     type Slots<T: 'static> = Vec<T>;
+    type Table<T: 'static> = Vec<T>;
 }
 
 /// Memory from GPU address 0 on. A view is the index of its first word, and the number of words.

@@ -3,6 +3,7 @@
 //! States what a lane needs from its backend: words of memory, the two sides of a channel, and
 //! storage.
 
+use crate::submit::graph::Table;
 use core::fmt::Debug;
 use core::ops::DerefMut;
 
@@ -90,4 +91,7 @@ pub trait Rings {
 pub trait Storage {
     /// Slots of one type.
     type Slots<T: 'static>: DerefMut<Target = [T]>;
+
+    /// Slots whose number may grow.
+    type Table<T: 'static>: Table<T>;
 }

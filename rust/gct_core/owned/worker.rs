@@ -27,8 +27,8 @@ pub const TURN_MAX: u32 = 16;
 /// No entry of a channel is published behind so many words of one turn: some hundred launches of
 /// CUDA. The last segment may be longer, [`SEGMENT_WORDS`](super::SEGMENT_WORDS), which are read
 /// and scanned in some 200 us (inferred); a turn has no more than a piece of one that is longer
-/// still. Or it lists a graph's [`STEPS`](crate::submit::limits::STEPS) launches, in some 400 us
-/// (inferred).
+/// still. Or it lists a graph's [`STEPS`](crate::submit::limits::STEPS) launches, in 1.4 ms, or in
+/// 14 ms if its tenant has all nodes that it may have (at best, on a busy virtual machine).
 pub const TURN_WORDS: u32 = 1 << 13;
 
 /// The shortest sleep of a worker.

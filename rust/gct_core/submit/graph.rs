@@ -33,11 +33,13 @@
 
 mod ends;
 mod patch;
+mod table;
 mod unroll;
 mod walk;
 
 pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::{Masks, Patched, Width};
+pub use table::{Index, Slot, Table};
 pub use unroll::Step;
 
 use super::join::Qmd;
@@ -49,13 +51,8 @@ use super::precedence::{self, Precedence};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
-use crate::probe;
 use crate::units::Va;
 use core::num::Wrapping;
-
-/// Slots of the table that a node may be in. When all are taken the table counts as full, and the
-/// caller enlarges it or forgets nodes.
-const PROBES: usize = 16;
 
 /// TPCs of the widest mask.
 // CAST: a small constant.
@@ -97,6 +94,8 @@ pub struct Node {
     counted_by: u32,
     /// Tells it from other nodes, and from others at its address; 0 if its words are not kept.
     number: u32,
+    /// The era in which it was stored.
+    era: u64,
     /// Whether the scheduler has no copy of it, because its call was taken out.
     silenced: bool,
 }
@@ -127,104 +126,50 @@ pub struct MaskWrite {
 
 /// The stored QMDs of one tenant, in slots of the caller.
 #[derive(Debug)]
-pub struct Memory<'a> {
-    slots: &'a mut [Option<Node>],
+pub struct Memory<'a, N, Q = &'static mut [Qmd]> {
+    slots: &'a mut N,
     /// The words of the nodes in the first slots.
-    qmds: &'a mut [Qmd],
-    replay: &'a mut u32,
+    qmds: Option<&'a mut Q>,
+    index: &'a mut Index,
 }
 
-impl<'a> Memory<'a> {
-    /// Views the table in `slots`, all `None` at first, and the number of the last replay or kept
-    /// node, 0 at first. Both belong to the tenant's address space and outlive this view.
-    pub fn new(slots: &'a mut [Option<Node>], replay: &'a mut u32) -> Self {
+impl<'a, N: Table<Slot>> Memory<'a, N> {
+    /// Views the nodes in `slots`, all empty at first, of which `index` is the index. Both belong
+    /// to the tenant's address space and outlive this view.
+    pub fn new(slots: &'a mut N, index: &'a mut Index) -> Self {
         Self {
             slots,
-            qmds: &mut [],
-            replay,
+            qmds: None,
+            index,
         }
     }
+}
 
+impl<'a, N: Table<Slot>, Q: Table<Qmd>> Memory<'a, N, Q> {
     /// Keeps the words of nodes in `qmds`: those of as many slots as it has.
     #[must_use]
-    pub fn keeping(self, qmds: &'a mut [Qmd]) -> Self {
-        Self { qmds, ..self }
-    }
-
-    fn places(&self, va: u64) -> impl Iterator<Item = usize> {
-        probe::slots(va >> 8, self.slots.len(), PROBES)
+    pub fn keeping<R: Table<Qmd>>(self, qmds: Option<&'a mut R>) -> Memory<'a, N, R> {
+        Memory {
+            slots: self.slots,
+            qmds,
+            index: self.index,
+        }
     }
 
     /// Returns the node at an address.
     pub fn get(&self, va: u64) -> Option<&Node> {
-        self.places(va)
-            .filter_map(|place| self.slots.get(place)?.as_ref())
-            .find(|node| node.va == va)
-    }
-
-    /// Returns the slot of the node at an address.
-    fn place_of(&self, va: u64) -> Option<usize> {
-        self.places(va).find(|place| {
-            let node = self.slots.get(*place).and_then(Option::as_ref);
-            node.is_some_and(|node| node.va == va)
-        })
+        self.node(self.place_of(va)?)
     }
 
     fn get_mut(&mut self, va: u64) -> Option<&mut Node> {
         let place = self.place_of(va)?;
-        self.slots.get_mut(place)?.as_mut()
+        self.node_mut(place)
     }
 
     /// Advances the number of the last replay, and returns it.
     fn tick(&mut self) -> u32 {
-        *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
-        *self.replay
-    }
-
-    /// Stores a node whose words are `qmd`. Without a free slot, where words are kept, it takes
-    /// that of the node that was used longest ago.
-    fn insert(&mut self, node: Node, qmd: &[u32]) -> Result<(), Reason> {
-        let is_free = |place: &usize| matches!(self.slots.get(*place), Some(None));
-        let place = self.place_of(node.va);
-        let place = place.or_else(|| self.places(node.va).find(is_free));
-        let place = place.or_else(|| self.oldest(node.va));
-        let place = place.ok_or(Reason::MemoryFull)?;
-        let number = self.keep(place, &node, qmd);
-        let slot = self.slots.get_mut(place).ok_or(Reason::MemoryFull)?;
-        *slot = Some(Node { number, ..node });
-        Ok(())
-    }
-
-    /// Keeps the words of a node that goes into a slot. Returns its number, which is that of the
-    /// node before if this is the same.
-    fn keep(&mut self, place: usize, node: &Node, qmd: &[u32]) -> u32 {
-        let known = node.version == Version::V04_00;
-        let qmd = qmd.first_chunk().filter(|_| known);
-        let Some((to, qmd)) = self.qmds.get_mut(place).zip(qmd) else {
-            return 0;
-        };
-        let is_same = *to == *qmd;
-        *to = *qmd;
-        let before = self.slots.get(place).and_then(Option::as_ref);
-        let before = before.filter(|before| is_same && before.va == node.va);
-        match before.map_or(0, |before| before.number) {
-            0 => self.tick(),
-            number => number,
-        }
-    }
-
-    /// Returns the slot in reach of an address whose node was used longest ago, if words are kept.
-    /// A node that waits for decrements stays: those of calls would be taken for a companion's.
-    fn oldest(&self, va: u64) -> Option<usize> {
-        let now = Wrapping(*self.replay);
-        let age = |place: usize| {
-            let node = self.slots.get(place)?.as_ref()?;
-            let used = [node.number, node.reached].map(|used| (now - Wrapping(used)).0);
-            let goes = place < self.qmds.len() && node.counter == 0;
-            goes.then_some((used.into_iter().min(), place))
-        };
-        let oldest = self.places(va).filter_map(age).max();
-        oldest.map(|(_, place)| place)
+        self.index.ticks = (Wrapping(self.index.ticks) + Wrapping(1)).0.max(1);
+        self.index.ticks
     }
 
     /// Remembers the nodes and heads that a scanned segment stores, and returns their number. One
@@ -293,6 +238,7 @@ impl<'a> Memory<'a> {
             left: launch.waits.dependences,
             counted_by: 0,
             number: 0,
+            era: 0,
             silenced: false,
         };
         let remembered = self.insert(node, qmd);
@@ -315,13 +261,11 @@ impl<'a> Memory<'a> {
         self.visit(head, |_| ())
     }
 
-    /// Returns the nodes that the last recognised replay runs.
+    /// Returns the nodes that the last recognised replay runs. O(nodes).
     pub fn reached(&self) -> impl Iterator<Item = &Node> {
-        let mark = *self.replay;
-        self.slots
-            .iter()
-            .flatten()
-            .filter(move |node| node.reached == mark)
+        let mark = self.index.ticks;
+        let nodes = self.places().filter_map(|place| self.node(place));
+        nodes.filter(move |node| node.reached == mark)
     }
 
     /// Counts the replays among the calls of a segment.
@@ -339,24 +283,9 @@ impl<'a> Memory<'a> {
 
     /// Notes that it is not known which mask the node at an address holds, and which place.
     pub fn forget_mask(&mut self, va: u64) {
+        self.index.masks_changed();
         if let Some(node) = self.get_mut(va) {
             (node.stored, node.first) = (None, None);
-        }
-    }
-
-    /// Forgets all nodes, because any may have been stored anew where nobody saw it. A replay of
-    /// one whose call was taken out is known still, and cannot be listed.
-    pub fn forget_unseen(&mut self) {
-        self.forget_scheduled();
-        for node in self.slots.iter_mut().flatten() {
-            node.number = 0;
-        }
-    }
-
-    /// Forgets the nodes that the scheduler starts, because it is not known which masks they hold.
-    pub fn forget_scheduled(&mut self) {
-        for slot in self.slots.iter_mut() {
-            *slot = slot.filter(|node| node.silenced);
         }
     }
 }

@@ -5,6 +5,7 @@
 use super::client::Refused;
 use super::lane::{Lane, Need};
 use super::limited::{Held, Limited};
+use super::nodes;
 use super::{refill, room_beside};
 use crate::bindings;
 use crate::state::Kv;
@@ -341,6 +342,9 @@ impl Lot {
             }
             now = clock();
             step = turns.pass(count, now);
+        }
+        if held.lacks_nodes() {
+            nodes::grow_soon(limited);
         }
         if step == Step::Stop {
             return found.leave();

@@ -3,6 +3,8 @@
 //! Keeps the limits of one process on one GPU, and what was done for it there.
 
 use super::client::Refused;
+use super::nodes::{Chunk, Chunks};
+use crate::bindings;
 use crate::state::Kv;
 use gct_core::engine::{Progress, Terms};
 use gct_core::gpu_time::GpuTime;
@@ -11,19 +13,19 @@ use gct_core::lane::governor;
 use gct_core::lane::roster::{Company, Roster, Seats, MEMBERS_MAX};
 use gct_core::lane::words::Storage;
 use gct_core::launches::{EffectiveTpcs, Launches};
-use gct_core::owned::{KERNELS_MAX, LAWS_MAX, NODES_MAX};
+use gct_core::owned::{KERNELS_MAX, LAUNCHES_MAX, LAWS_MAX};
 use gct_core::policy::predict;
 use gct_core::policy::scale::Law;
 use gct_core::policy::share::Rival;
 use gct_core::policy::tpc::{Neighbour, Rank};
-use gct_core::submit::graph::Node;
-use gct_core::submit::qmd::v04_00;
 use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
+use kernel::workqueue::{impl_has_work, new_work, Work};
 
 impl Storage for Kv {
     type Slots<T: 'static> = KVVec<T>;
+    type Table<T: 'static> = Chunks<T>;
 }
 
 /// The governor of a process on a GPU.
@@ -32,10 +34,17 @@ pub(super) type Governor = governor::Governor<Kv, Company<Kv>>;
 /// A process on a GPU: its limits, and what was done with its launches. Its files share it.
 #[pin_data]
 pub(super) struct Limited {
-    proc: ProcKey,
+    pub(super) proc: ProcKey,
     pub(super) gpu: u32,
     #[pin]
     inner: Mutex<Counted>,
+    /// Adds room for nodes.
+    #[pin]
+    work: Work<Limited>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Limited { self.work }
 }
 
 struct Counted {
@@ -46,11 +55,10 @@ struct Counted {
     time: GpuTime,
 }
 
-/// What a process on a GPU has room for: 10 MiB, charged to who asks.
+/// What a process on a GPU has room for at first: 1.5 MiB, charged to who asks.
 pub(super) struct Room {
     kernels: KVVec<Option<predict::Entry>>,
-    nodes: KVVec<Option<Node>>,
-    descriptors: KVVec<[u32; v04_00::WORDS]>,
+    nodes: Chunk,
     laws: KVVec<Option<Law>>,
     seats: Seats<Kv>,
 }
@@ -62,8 +70,7 @@ impl Room {
         let flags = GFP_KERNEL_ACCOUNT;
         Ok(Self {
             kernels: KVVec::from_elem(None, KERNELS_MAX, flags)?,
-            nodes: KVVec::from_elem(None, NODES_MAX, flags)?,
-            descriptors: KVVec::from_elem([0; v04_00::WORDS], NODES_MAX, flags)?,
+            nodes: Chunk::new()?,
             laws: KVVec::from_elem(None, LAWS_MAX, flags)?,
             seats: Seats {
                 neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
@@ -79,9 +86,12 @@ impl Room {
 /// frame of its own, and never moved on a stack.
 #[inline(never)]
 fn governor(terms: &Terms, room: Room) -> Result<KBox<Governor>, Refused> {
-    let governor = Governor::new(terms.limits, room.kernels, room.nodes, room.laws);
+    let (nodes, descriptors) = room.nodes.table()?;
+    let governor = Governor::new(terms.limits, room.kernels, nodes, room.laws);
     let mut governor = KBox::new(governor, GFP_KERNEL_ACCOUNT)?;
-    governor.keep_descriptors(room.descriptors);
+    // SAFETY: it has no preconditions.
+    let key = unsafe { bindings::gct_helper_random() };
+    governor.keep_descriptors(descriptors, key, true);
     governor.set_gpu(terms.topology);
     governor.set_peers(Some(Company::new(terms.owner, terms.standing, room.seats)));
     Ok(governor)
@@ -103,6 +113,7 @@ impl Limited {
                     launches: Launches::ZERO,
                     time: GpuTime::ZERO,
                 }, "gct::limited"),
+                work <- new_work!("gct::limited_nodes"),
             }),
             GFP_KERNEL_ACCOUNT,
         );
@@ -159,6 +170,17 @@ impl Limited {
         self.inner.try_lock().map(Held)
     }
 
+    /// Returns whether a segment may wait for room for its nodes.
+    pub(super) fn lacks_nodes(&self) -> bool {
+        self.inner.lock().governor.lacks_nodes(LAUNCHES_MAX)
+    }
+
+    /// Adds room for nodes, or records that there is no more.
+    pub(super) fn grow_nodes(&self, chunk: Result<Chunk, Refused>) {
+        let governor = &mut self.inner.lock().governor;
+        governor.grow_nodes(|slots, words| chunk.is_ok_and(|chunk| chunk.add(slots, words)));
+    }
+
     /// Waits until nobody has the limits locked.
     pub(super) fn settle(&self) {
         drop(self.inner.lock());
@@ -172,6 +194,11 @@ impl Held<'_> {
     /// Returns whether channels of the process from before its limits are to be shadowed.
     pub(super) fn shadows(&self) -> bool {
         self.0.shadows
+    }
+
+    /// Returns whether a segment may wait for room for its nodes.
+    pub(super) fn lacks_nodes(&self) -> bool {
+        self.0.governor.lacks_nodes(LAUNCHES_MAX)
     }
 
     /// Returns the governor.

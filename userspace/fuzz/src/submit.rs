@@ -3,7 +3,7 @@
 //! Fuzzes the submission path: segments, rings, rewriting.
 
 use gct_core::submit::gpfifo::{Entry, Fetch};
-use gct_core::submit::graph::{self, Memory, Node, Step};
+use gct_core::submit::graph::{self, Index, Memory, Slot, Step};
 use gct_core::submit::join::DoneWords;
 use gct_core::submit::launch::Launch;
 use gct_core::submit::limits::{ATOMS_MAX, SLOT_WORDS};
@@ -59,9 +59,9 @@ fn check_found(words: &[u32], found: &[QmdCall]) {
 /// Lists the launches of a segment's graphs. What is listed starts nothing else, and no call is
 /// left.
 fn check_list(words: &[u32], found: &[QmdCall], class: u16) {
-    let (mut nodes, mut qmds) = (vec![None; 32], vec![[0; 96]; 32]);
-    let (mut replay, mut counters) = (0, Counters::new());
-    let mut memory = Memory::new(&mut nodes, &mut replay).keeping(&mut qmds);
+    let (mut nodes, mut qmds) = (vec![Slot::EMPTY; 32], vec![[0; 96]; 32]);
+    let (mut index, mut counters) = (Index::new(0), Counters::new());
+    let mut memory = Memory::new(&mut nodes, &mut index).keeping(Some(&mut qmds));
     memory.learn(words, found, &mut counters);
     memory.keep_launches(words, found, &mut counters);
     let mut steps = [Step::default(); TABLE];
@@ -206,9 +206,9 @@ pub fn rewrite(data: &[u8]) {
         assert!(before == after || *inside);
     }
 
-    let mut nodes: Vec<Option<Node>> = vec![None; 32];
-    let mut replay = 0;
-    let mut memory = Memory::new(&mut nodes, &mut replay);
+    let mut nodes = vec![Slot::EMPTY; 32];
+    let mut index = Index::new(0);
+    let mut memory = Memory::new(&mut nodes, &mut index);
     memory.learn(&words, found, &mut counters);
     memory.count_replays(found, &mut counters);
     for found in found {

@@ -6,7 +6,7 @@ mod common;
 
 use common::rewriter::keep;
 use common::{capture, Segment, CHANNEL, COPY};
-use gct_core::submit::graph::{arm, mask_write, Memory, Node};
+use gct_core::submit::graph::{arm, mask_write, Index, Memory, Slot};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{QmdCall, Tracker};
@@ -22,8 +22,8 @@ struct Graph {
     /// What was learnt of the channel; a replay relies on registers that the upload has set.
     tracker: Tracker,
     machine: Machine<SparseMemory>,
-    nodes: Vec<Option<Node>>,
-    replays: u32,
+    nodes: Vec<Slot>,
+    index: Index,
 }
 
 impl Graph {
@@ -37,10 +37,10 @@ impl Graph {
         let mut graph = Self {
             tracker,
             machine: Machine::new(SparseMemory::new(1 << 10), Config::default()),
-            nodes: vec![None; 64],
-            replays: 0,
+            nodes: vec![Slot::EMPTY; 64],
+            index: Index::new(0),
         };
-        Memory::new(&mut graph.nodes, &mut graph.replays).learn(&words, found, &mut counters);
+        Memory::new(&mut graph.nodes, &mut graph.index).learn(&words, found, &mut counters);
         arm(&mut words, found);
         graph.machine.submit(CHANNEL, &words);
         graph.machine.run();
@@ -50,7 +50,7 @@ impl Graph {
     /// Writes a mask into every node's stored QMD. An H200 obeys it in the next replay without
     /// further action.
     fn mask(&mut self, mask: Option<&DisabledTpcs>) {
-        let mut memory = Memory::new(&mut self.nodes, &mut self.replays);
+        let mut memory = Memory::new(&mut self.nodes, &mut self.index);
         let replay = memory.replay(HEAD).expect("the head is known");
         assert_eq!(
             (replay.nodes, replay.unknown),
@@ -129,7 +129,7 @@ fn patched(graph: &mut Graph, name: &str, mask: Option<&DisabledTpcs>) -> Vec<Ru
     let mut counters = Counters::new();
     let scan = graph.tracker.scan(&words, &mut found, &mut counters);
     let mut out = vec![0; 1024];
-    let mut memory = Memory::new(&mut graph.nodes, &mut graph.replays);
+    let mut memory = Memory::new(&mut graph.nodes, &mut graph.index);
     let patched = memory.patch_replays(
         &words,
         &found[..scan.found],

@@ -11,6 +11,7 @@ use gct_core::lane::governor::{KERNELS_MAX, NODES_MAX};
 use gct_core::lane::work::{LAUNCHES_MAX, WORDS_MAX};
 use gct_core::policy::clock::kernels;
 use gct_core::policy::scale::LAWS_MAX;
+use gct_core::submit::graph::Slot;
 use gct_core::submit::rewrite::Order;
 use gct_core::units::Ns;
 
@@ -24,7 +25,7 @@ pub(crate) type Workspace = gct_core::lane::work::Workspace<Heap>;
 pub(crate) fn new(limits: LaunchLimits) -> Governor {
     let (kernels, nodes, laws) = (
         vec![None; KERNELS_MAX],
-        vec![None; NODES_MAX],
+        vec![Slot::EMPTY; NODES_MAX],
         vec![None; LAWS_MAX],
     );
     let mut governor = Governor::new(limits, kernels, nodes, laws);

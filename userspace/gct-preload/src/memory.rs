@@ -12,6 +12,7 @@ pub(crate) struct Heap;
 
 impl Storage for Heap {
     type Slots<T: 'static> = Vec<T>;
+    type Table<T: 'static> = Vec<T>;
 }
 
 /// Mapped words of this process.

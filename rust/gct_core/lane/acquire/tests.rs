@@ -14,6 +14,7 @@ use super::super::work::{Round, Stream, Workspace};
 use crate::policy::patience::STALL_MAX;
 use crate::policy::share::{DutyCycle, Level, Share};
 use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::graph::Slot;
 use crate::submit::rewrite::Cut;
 use crate::submit::tracker::QmdCall;
 use crate::units::Ns;
@@ -112,7 +113,7 @@ impl Bed {
                 segments: segments.to_vec(),
                 put: Cell::new(0),
             },
-            governor: Governor::new(limits, vec![None; 4], vec![None; 4], vec![None; 4]),
+            governor: Governor::new(limits, vec![None; 4], vec![Slot::EMPTY; 4], vec![None; 4]),
             lane,
             work: Workspace::new(vec![0; 64], Vec::new(), Vec::new()),
         }

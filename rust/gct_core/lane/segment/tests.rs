@@ -13,6 +13,7 @@ use super::super::words::{Control, Rings, Side, Words};
 use super::super::work::{Round, Stream, Workspace, SLOW_WORDS_MAX};
 use crate::owned::worker::{TURN_MAX, TURN_WORDS};
 use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::graph::Slot;
 use crate::submit::method::incr;
 use crate::submit::methods;
 use crate::submit::rewrite::Cut;
@@ -113,7 +114,7 @@ fn turns(words: u32, is_slow: bool, turns: usize) -> (Vec<(u32, usize)>, [u64; 2
 fn turns_of(ring: &Full, memory: &Repeated, turns: usize) -> (Vec<(u32, usize)>, [u64; 2]) {
     let limits = LaunchLimits::NONE;
     let mut governor: Governor<Heap, Nobody> =
-        Governor::new(limits, vec![None; 4], vec![None; 4], vec![None; 4]);
+        Governor::new(limits, vec![None; 4], vec![Slot::EMPTY; 4], vec![None; 4]);
     let cuts = vec![Cut::NONE; split::ATOMS_MAX as usize];
     let room = AtomRoom::new(vec![0; split::SLOTS_WORDS], cuts);
     let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; 256]);

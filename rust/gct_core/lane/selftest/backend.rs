@@ -20,6 +20,7 @@ pub(super) struct Lent<'a>(PhantomData<&'a ()>);
 
 impl<'a> Storage for Lent<'a> {
     type Slots<T: 'static> = &'a mut [T];
+    type Table<T: 'static> = &'a mut [T];
 }
 
 /// A view: the index of its first word, and its length.

@@ -2,7 +2,8 @@
 
 //! Finds the words that tell when a graph's replay has ended.
 
-use super::Memory;
+use super::{Memory, Slot, Table};
+use crate::submit::join::Qmd;
 use crate::submit::launch::Launch;
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
@@ -36,7 +37,7 @@ pub(super) fn added_by(launch: &Launch) -> Option<End> {
     })
 }
 
-impl Memory<'_> {
+impl<N: Table<Slot>, Q: Table<Qmd>> Memory<'_, N, Q> {
     /// Returns the ends of the graph that a segment replays. `stored` returns the word that the
     /// segment stores at an address.
     ///

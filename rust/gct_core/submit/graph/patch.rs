@@ -8,9 +8,11 @@
 
 use super::walk::Walk;
 use super::{
-    arm_write, armed_word, is_replay, mask_write, valid_bit, MaskWrite, Memory, Node, Replay,
+    arm_write, armed_word, is_replay, mask_write, valid_bit, MaskWrite, Memory, Node, Replay, Slot,
+    Table,
 };
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
+use crate::submit::join::Qmd;
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
@@ -138,9 +140,10 @@ impl Out<'_> {
     }
 }
 
-impl Memory<'_> {
+impl<N: Table<Slot>, Q: Table<Qmd>> Memory<'_, N, Q> {
     /// Records the masks of the nodes in an uploaded segment, as its words will be published.
     pub fn note_masks(&mut self, words: &[u32], calls: &[QmdCall]) {
+        self.index.masks_changed();
         for call in calls.iter().filter(|call| call.source == Source::Upload) {
             let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
                 continue;
@@ -163,12 +166,11 @@ impl Memory<'_> {
         self.others(&mut walk, calls, masks)
     }
 
-    /// Returns whether a replay without a mask would store one, or needs the list of its launches:
-    /// nobody else may submit it. O(slots).
-    pub fn keep_masks(&self) -> bool {
+    /// Returns whether a replay without a mask may store one, or needs the list of its launches:
+    /// nobody else may submit it. It may until all nodes were looked at, some at each call.
+    pub fn keep_masks(&mut self) -> bool {
         let masks = Masks::from(None);
-        let mut nodes = self.slots.iter().flatten();
-        nodes.any(|node| node.silenced || change(node, &masks, &mut Sat(0)).1.is_some())
+        self.may_hold(|node| node.silenced || change(node, &masks, &mut Sat(0)).1.is_some())
     }
 
     fn others(&mut self, walk: &mut Walk, calls: &[QmdCall], masks: Masks<'_>) -> bool {
@@ -247,6 +249,7 @@ impl Memory<'_> {
         if nodes == Sat(0) {
             out.len = 0;
         } else {
+            self.index.masks_changed();
             out.push(words.get(copied..).unwrap_or_default(), 0);
         }
         Patched {
@@ -329,6 +332,7 @@ fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::submit::graph::Index;
     use crate::submit::methods::Action;
     use crate::submit::qmd::Version;
     use crate::submit::tracker::Registers;
@@ -362,15 +366,16 @@ mod tests {
             left: 0,
             counted_by: 0,
             number: 0,
+            era: 0,
             silenced: false,
         }
     }
 
     /// Returns a chain of nodes that ends with an unknown one if `is_partial`, and heads that all
     /// schedule its first node.
-    fn graph(is_partial: bool) -> Vec<Option<Node>> {
-        let (mut slots, mut replay) = (vec![None; 1 << 14], 0);
-        let mut memory = Memory::new(&mut slots, &mut replay);
+    fn graph(is_partial: bool) -> (Vec<Slot>, Index) {
+        let (mut slots, mut index) = (vec![Slot::EMPTY; 1 << 14], Index::new(0));
+        let mut memory = Memory::new(&mut slots, &mut index);
         let last = REPLAYS + NODES - 1;
         for number in 0..=last {
             let next = match number {
@@ -380,7 +385,7 @@ mod tests {
             };
             memory.insert(node(va(number), next), &[]).unwrap();
         }
-        slots
+        (slots, index)
     }
 
     /// Returns a replay by each head, the last ones before known registers.
@@ -450,8 +455,8 @@ mod tests {
         let ours = DisabledTpcs::keep_only(128, 0..6).unwrap();
         let once = (NODES + 2 * REPLAYS + 1) as usize;
         for known in [0, REPLAYS / 2, REPLAYS] {
-            let (mut slots, mut replay) = (graph(false), 0);
-            let mut memory = Memory::new(&mut slots, &mut replay);
+            let (mut slots, mut index) = graph(false);
+            let mut memory = Memory::new(&mut slots, &mut index);
             let (calls, mut out) = (calls(known), vec![0; 1 << 16]);
             let mut walk = memory.walk();
             assert!(!memory.others(&mut walk, &calls, None.into()));
@@ -471,8 +476,8 @@ mod tests {
     #[test]
     fn a_replay_that_meets_one_with_unknown_nodes_is_not_covered() {
         for is_partial in [false, true] {
-            let (mut slots, mut replay) = (graph(is_partial), 0);
-            let mut memory = Memory::new(&mut slots, &mut replay);
+            let (mut slots, mut index) = graph(is_partial);
+            let mut memory = Memory::new(&mut slots, &mut index);
             let kept = if is_partial { REPLAYS } else { 0 };
             let mut counters = Counters::new();
             memory.count_replays(&calls(0), &mut counters);

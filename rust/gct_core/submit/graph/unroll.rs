@@ -17,7 +17,7 @@
 //! The descriptors are those that the scan has seen. Whatever lies in the tenant's memory by now
 //! does not count.
 
-use super::{is_replay, Memory, Node};
+use super::{is_replay, Memory, Node, Slot, Table};
 use crate::submit::join::Qmd;
 use crate::submit::launch::{self, Effects, Kind, ACTION_DECREMENT_DEPENDENCE, ACTION_SCHEDULE};
 use crate::submit::methods::Action;
@@ -104,7 +104,7 @@ enum Decrement {
     Last(usize),
 }
 
-impl Memory<'_> {
+impl<N: Table<Slot>, Q: Table<Qmd>> Memory<'_, N, Q> {
     /// Returns whether calls of a segment store nodes or run them.
     pub fn concerns(&self, words: &[u32], calls: &[QmdCall]) -> bool {
         calls.iter().any(|call| match call.source {
@@ -165,11 +165,9 @@ impl Memory<'_> {
                 continue;
             };
             let is_kept = self.kept(call.qmd_va) == Some(place);
-            let qmd = self.qmds.get(place).filter(|_| is_kept);
+            let qmd = self.qmd(place).filter(|_| is_kept);
             if qmd.map(|qmd| &qmd[..]) != call.qmd(words) {
-                if let Some(slot) = self.slots.get_mut(place) {
-                    *slot = None;
-                }
+                self.remove(place);
             }
         }
     }
@@ -234,7 +232,7 @@ impl Memory<'_> {
             if at == level {
                 level = list.len;
             }
-            let qmd = self.qmds.get(node).ok_or(Reason::NotHere)?;
+            let qmd = self.qmd(node).ok_or(Reason::NotHere)?;
             if !is_empty(qmd) {
                 detached::freed(qmd)?;
             }
@@ -256,29 +254,28 @@ impl Memory<'_> {
             }
             at = (Wrapping(at) + Wrapping(1)).0;
         }
-        let qmds = &*self.qmds;
-        list.compact(from, |node| qmds.get(node).is_none_or(is_empty));
+        list.compact(from, |node| self.qmd(node).is_none_or(is_empty));
         Ok(())
     }
 
     /// Returns the slot of a node whose words are kept.
     fn kept(&self, va: u64) -> Option<usize> {
         let place = self.place_of(va)?;
-        let node = self.slots.get(place)?.as_ref()?;
-        (node.number > 0 && place < self.qmds.len()).then_some(place)
+        let number = self.index.number_of(self.node(place)?);
+        (number > 0 && self.qmd(place).is_some()).then_some(place)
     }
 
     /// Records that the node in a slot runs. Returns its number.
     fn runs(&mut self, place: usize) -> Option<u32> {
-        let node = self.slots.get_mut(place)?.as_mut()?;
-        node.reached = *self.replay;
+        let ticks = self.index.ticks;
+        let node = self.node_mut(place)?;
+        node.reached = ticks;
         Some(node.number)
     }
 
     fn kept_mut(&mut self, va: u64) -> Option<(usize, &mut Node)> {
         let place = self.kept(va)?;
-        let node = self.slots.get_mut(place)?.as_mut()?;
-        Some((place, node))
+        Some((place, self.node_mut(place)?))
     }
 
     /// Follows a call that copies a descriptor and schedules the copy. Returns the slot of a node
@@ -294,7 +291,7 @@ impl Memory<'_> {
         let (place, node) = self.kept_mut(call.qmd_va).ok_or(Reason::NotHere)?;
         node.left = node.counter;
         let waits = node.counter > 0;
-        let qmd = self.qmds.get(place).ok_or(Reason::NotHere)?;
+        let qmd = self.qmd(place).ok_or(Reason::NotHere)?;
         let is_parked = v04::REQUIRE_SCHEDULING_PCAS.is_set(qmd);
         if call.source == Source::Upload && !call.is_node() {
             let kept: [(Field, Reason); 3] = [
@@ -311,8 +308,7 @@ impl Memory<'_> {
     /// Returns the slot of a node that another one schedules.
     fn scheduled(&self, va: u64) -> Result<usize, Reason> {
         let place = self.kept(va).ok_or(Reason::NotHere)?;
-        let node = self.slots.get(place).and_then(Option::as_ref);
-        match node.is_some_and(|node| node.left == 0) {
+        match self.node(place).is_some_and(|node| node.left == 0) {
             true => Ok(place),
             false => Err(Reason::Dependences),
         }
@@ -344,6 +340,7 @@ impl Memory<'_> {
     /// Records that the calls of a segment were taken out, so that the scheduler has no copy of the
     /// nodes that it stores. Their heads count as nodes.
     pub fn silence(&mut self, calls: &[QmdCall]) {
+        self.index.masks_changed();
         let stores = |call: &&QmdCall| matches!(call.source, Source::Upload | Source::Stored);
         for call in calls.iter().filter(stores) {
             if let Some(node) = self.get_mut(call.qmd_va) {
@@ -361,10 +358,9 @@ impl Memory<'_> {
     pub fn step(&self, step: &Step) -> Result<(Qmd, u32), Reason> {
         // CAST: widening.
         let place = step.node as usize;
-        let node = self.slots.get(place).and_then(Option::as_ref);
-        let node = node.filter(|node| node.number == step.number);
-        let node = node.ok_or(Reason::Patched)?;
-        let qmd = self.qmds.get(place).ok_or(Reason::NotHere)?;
+        let is_same = |node: &&Node| self.index.number_of(node) == step.number;
+        let node = self.node(place).filter(is_same).ok_or(Reason::Patched)?;
+        let qmd = self.qmd(place).ok_or(Reason::NotHere)?;
         Ok((detached::freed(qmd)?, node.resident))
     }
 }

@@ -2,7 +2,8 @@
 
 //! Follows the nodes that replays run.
 
-use super::{Memory, Node, Replay};
+use super::{Memory, Node, Replay, Slot, Table};
+use crate::submit::join::Qmd;
 use crate::submit::limits::GRAPH_NODES_MAX;
 use crate::units::Sat;
 
@@ -19,7 +20,7 @@ pub(super) struct Walk {
     pub(super) is_partial: bool,
 }
 
-impl Memory<'_> {
+impl<N: Table<Slot>, Q: Table<Qmd>> Memory<'_, N, Q> {
     /// Begins a walk.
     pub(super) fn walk(&mut self) -> Walk {
         Walk {

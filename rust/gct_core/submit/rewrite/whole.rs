@@ -123,6 +123,9 @@ pub(super) fn check_qmd(qmd: &Qmd) -> Result<(), Reason> {
 /// stay in place.
 ///
 /// Returns how many launches have a slot, or `None` without room. If none has, nothing is written.
+///
+/// It is part of its one caller, which each masked launch passes.
+#[inline(always)]
 pub fn place(
     words: &[u32],
     table: &[QmdCall],

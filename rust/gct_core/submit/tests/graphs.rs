@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::captures::{scan, segments, Segment, CAPTURES};
-use crate::submit::graph::{self, End, Masks, Memory, Node, Width};
+use crate::submit::graph::{self, End, Index, Masks, Memory, Slot, Width};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
 use crate::submit::precedence::Precedence;
@@ -18,21 +18,21 @@ use crate::submit::tracker::{QmdCall, Tracker};
 
 const HEAD: u64 = 0x2_04c0_0000;
 
-fn upload(slots: &mut [Option<Node>], replay: &mut u32) -> (Vec<u32>, Counters) {
+fn upload(slots: &mut Vec<Slot>, index: &mut Index) -> (Vec<u32>, Counters) {
     let segment = &segments("graph4_upload")[0];
     let (found, mut counters) = scan(segment);
     let mut words = segment.words.clone();
-    Memory::new(slots, replay).learn(&words, &found, &mut counters);
+    Memory::new(slots, index).learn(&words, &found, &mut counters);
     graph::arm(&mut words, &found);
     (words, counters)
 }
 
 #[test]
 fn a_replay_runs_the_nodes_that_were_uploaded() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let (_, counters) = upload(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let (_, counters) = upload(&mut slots, &mut index);
     assert_eq!(counters.kept_total(), 0);
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let mut memory = Memory::new(&mut slots, &mut index);
     let run = memory.replay(HEAD).unwrap();
     assert_eq!((run.head, run.nodes, run.unknown), (HEAD, 5, 0));
     let mut nodes: Vec<_> = memory
@@ -61,21 +61,20 @@ fn a_replay_runs_the_nodes_that_were_uploaded() {
 
 #[test]
 fn a_chain_of_which_a_part_is_not_known_says_so() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    upload(&mut slots, &mut replay);
-    let one = slots
-        .iter_mut()
-        .find(|slot| slot.is_some_and(|node| node.va == HEAD + 0x400));
-    *one.unwrap() = None;
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let segment = &segments("graph4_upload")[0];
+    let (mut found, mut counters) = scan(segment);
+    found.retain(|call| call.qmd_va != HEAD + 0x400);
+    let mut memory = Memory::new(&mut slots, &mut index);
+    memory.learn(&segment.words, &found, &mut counters);
     let run = memory.replay(HEAD).unwrap();
     assert_eq!((run.nodes, run.unknown), (2, 1));
 }
 
 #[test]
 fn an_armed_upload_runs_where_it_ran() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let (words, _) = upload(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let (words, _) = upload(&mut slots, &mut index);
     let segment = &segments("graph4_upload")[0];
     let (found, _) = scan(segment);
     for found in found.iter().filter(|found| found.is_launch()) {
@@ -89,8 +88,8 @@ fn an_armed_upload_runs_where_it_ran() {
 
 #[test]
 fn a_stored_mask_is_changed_by_writing_its_words() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let (words, _) = upload(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let (words, _) = upload(&mut slots, &mut index);
     let segment = &segments("graph4_upload")[0];
     let (found, _) = scan(segment);
     let ours = DisabledTpcs::keep_only(66, 0..6).unwrap();
@@ -104,7 +103,7 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
     // A node's words after the store are those that the order would have given at the upload.
     let mut ordered = segment.words.clone();
     rewrite::in_place(&mut ordered, &found, &orders, &mut Counters::new());
-    let memory = Memory::new(&mut slots, &mut replay);
+    let memory = Memory::new(&mut slots, &mut index);
     for found in found.iter().filter(|found| found.is_launch()) {
         let node = memory.get(found.qmd_va).unwrap();
         let write = graph::mask_write(node, Some(&ours)).unwrap();
@@ -129,8 +128,8 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
 #[test]
 fn the_head_of_a_graph_that_forks_is_known_and_masked() {
     const FIRST: u64 = 0x2_04c6_a000;
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let mut memory = Memory::new(&mut slots, &mut index);
     let [upload, tenant] = ["graph_fork_upload", "graph_fork"].map(|name| segments(name).remove(0));
     // One channel: the replay's first call relies on registers that the upload has set.
     let (mut tracker, found) = tracked(&upload);
@@ -170,7 +169,7 @@ type Scanned = (Vec<u32>, Vec<QmdCall>);
 
 /// Learns the first launch of a graph. Returns the number of its nodes and heads, and the calls of
 /// each segment of a replay, which the same channel runs.
-fn first_launch(name: &str, memory: &mut Memory<'_>) -> (usize, Vec<Scanned>) {
+fn first_launch(name: &str, memory: &mut Memory<'_, Vec<Slot>>) -> (usize, Vec<Scanned>) {
     let first = segments(&[name, "_first"].concat());
     let mut tracker = Tracker::new(first[0].class);
     let mut found = vec![QmdCall::default(); 64];
@@ -202,8 +201,8 @@ fn a_graph_that_its_first_launch_has_stored_is_masked() {
         // A kernel alone.
         ("graph_single", 1, 1, 1),
     ] {
-        let (mut slots, mut replay) = (vec![None; 64], 0);
-        let mut memory = Memory::new(&mut slots, &mut replay);
+        let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+        let mut memory = Memory::new(&mut slots, &mut index);
         let (known, segments) = first_launch(name, &mut memory);
         assert_eq!(known, learned, "{name}");
         let mut counters = Counters::new();
@@ -263,8 +262,8 @@ fn a_replay_behind_a_fill_is_masked() {
     for (length, words, changed) in [(4, 1, 20), (1, 1, 20), (12, 2, 0), (12, 3, 20)] {
         let mut fill = fill;
         (fill[LENGTH], fill[8]) = (length, words);
-        let (mut slots, mut replay) = (vec![None; 64], 0);
-        let mut memory = Memory::new(&mut slots, &mut replay);
+        let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+        let mut memory = Memory::new(&mut slots, &mut index);
         first_launch("graph_chains", &mut memory);
         let tenant = segments("graph_chains").remove(0);
         let mut tracker = Tracker::new(tenant.class);
@@ -290,8 +289,8 @@ fn ordinary_launches_are_no_heads() {
         .iter()
         .filter(|(name, _)| !name.starts_with("graph"))
     {
-        let (mut slots, mut replay) = (vec![None; 64], 0);
-        let mut memory = Memory::new(&mut slots, &mut replay);
+        let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+        let mut memory = Memory::new(&mut slots, &mut index);
         for segment in segments(name) {
             let (found, mut counters) = scan(&segment);
             assert_eq!(
@@ -300,22 +299,22 @@ fn ordinary_launches_are_no_heads() {
                 "{name}"
             );
         }
-        assert_eq!(slots.iter().flatten().count(), 0, "{name}");
+        assert_eq!(index.nodes(), 0, "{name}");
     }
 }
 
 #[test]
 fn a_cluster_keeps_its_mask_where_it_would_not_fit() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let mut memory = Memory::new(&mut slots, &mut index);
     let (_, segments) = first_launch("graph_clusters", &mut memory);
-    for slot in slots.iter_mut().flatten() {
-        slot.needs = match slot.needs {
+    for node in slots.iter_mut().filter_map(|slot| slot.node.as_mut()) {
+        node.needs = match node.needs {
             Needs::Together(1) => Needs::Together(2),
             needs => needs,
         };
     }
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let mut memory = Memory::new(&mut slots, &mut index);
     let (one, two) = (
         DisabledTpcs::keep_only(66, 5..6).unwrap(),
         DisabledTpcs::keep_only(66, 5..7).unwrap(),
@@ -335,8 +334,8 @@ fn a_cluster_keeps_its_mask_where_it_would_not_fit() {
 /// has the wide one: its blocks may wait for each other.
 #[test]
 fn a_node_of_one_wave_keeps_the_wide_mask() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let mut memory = Memory::new(&mut slots, &mut index);
     let (_, segments) = first_launch("graph_clusters", &mut memory);
     let (narrow, wide) = (
         DisabledTpcs::keep_only(128, 0..6).unwrap(),
@@ -370,8 +369,8 @@ fn a_node_of_one_wave_keeps_the_wide_mask() {
 
 #[test]
 fn a_mask_that_is_not_known_is_written_again() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    let mut memory = Memory::new(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let mut memory = Memory::new(&mut slots, &mut index);
     let (_, segments) = first_launch("graph_single", &mut memory);
     let (words, found) = &segments[0];
     let va = found[0].qmd_va;
@@ -386,17 +385,17 @@ fn a_mask_that_is_not_known_is_written_again() {
 
 #[test]
 fn a_full_memory_is_counted() {
-    let (mut slots, mut replay) = (vec![None; 3], 0);
-    let (_, counters) = upload(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 3], Index::new(0));
+    let (_, counters) = upload(&mut slots, &mut index);
     assert_eq!(counters.kept(Reason::MemoryFull), 2);
-    assert_eq!(slots.iter().flatten().count(), 3);
+    assert_eq!(index.nodes(), 3);
 }
 
 /// Patches a replay for `mask` in at most `room` words. Returns the published words and the number
 /// of changed nodes.
 fn replayed(
-    slots: &mut [Option<Node>],
-    replay: &mut u32,
+    slots: &mut Vec<Slot>,
+    index: &mut Index,
     mask: Option<&DisabledTpcs>,
     room: usize,
     counters: &mut Counters,
@@ -404,7 +403,7 @@ fn replayed(
     let segment = &segments("graph4")[0];
     let (found, _) = scan(segment);
     let mut out = vec![0; room];
-    let mut memory = Memory::new(slots, replay);
+    let mut memory = Memory::new(slots, index);
     let patched = memory.patch_replays(&segment.words, &found, mask.into(), &mut out, counters);
     out.truncate(patched.words);
     (out, patched.nodes)
@@ -412,8 +411,8 @@ fn replayed(
 
 #[test]
 fn a_replay_is_patched_once_for_each_mask() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    upload(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    upload(&mut slots, &mut index);
     let tenant = &segments("graph4")[0].words;
     let ours = DisabledTpcs::keep_only(128, 0..6).unwrap();
     let mut counters = Counters::new();
@@ -424,7 +423,7 @@ fn a_replay_is_patched_once_for_each_mask() {
         (None, 4),
         (None, 0),
     ] {
-        let (words, changed) = replayed(&mut slots, &mut replay, mask, 1024, &mut counters);
+        let (words, changed) = replayed(&mut slots, &mut index, mask, 1024, &mut counters);
         assert_eq!(changed, nodes);
         if nodes == 0 {
             assert_eq!(words, [0; 0], "the tenant's segment goes as it is");
@@ -445,22 +444,22 @@ fn a_replay_is_patched_once_for_each_mask() {
 
 #[test]
 fn nodes_that_cannot_be_patched_are_counted() {
-    let (mut slots, mut replay) = (vec![None; 64], 0);
-    upload(&mut slots, &mut replay);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    upload(&mut slots, &mut index);
     let tenant = segments("graph4")[0].words.len();
     let ours = DisabledTpcs::keep_only(128, 0..6).unwrap();
     let mut counters = Counters::new();
     // No room for one, for two of four, then for the rest.
     for (room, nodes, kept) in [(0, 0, 1), (tenant + 5 + 30, 2, 2), (1024, 2, 2)] {
-        let (words, changed) = replayed(&mut slots, &mut replay, Some(&ours), room, &mut counters);
+        let (words, changed) = replayed(&mut slots, &mut index, Some(&ours), room, &mut counters);
         assert_eq!((changed, counters.kept(Reason::Replay)), (nodes, kept));
         assert!(words.len() <= room && (changed == 0) == words.is_empty());
     }
     // A node that was stored with its mask is left alone.
-    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
     let segment = &segments("graph4_upload")[0];
     let (found, _) = scan(segment);
-    upload(&mut slots, &mut replay);
+    upload(&mut slots, &mut index);
     let orders = vec![
         Order {
             mask: Some(&ours),
@@ -470,15 +469,15 @@ fn nodes_that_cannot_be_patched_are_counted() {
     ];
     let mut words = segment.words.clone();
     rewrite::in_place(&mut words, &found, &orders, &mut counters);
-    Memory::new(&mut slots, &mut replay).note_masks(&words, &found);
-    let (words, changed) = replayed(&mut slots, &mut replay, Some(&ours), 1024, &mut counters);
+    Memory::new(&mut slots, &mut index).note_masks(&words, &found);
+    let (words, changed) = replayed(&mut slots, &mut index, Some(&ours), 1024, &mut counters);
     assert_eq!((words.len(), changed), (0, 0));
 }
 
 /// Returns the ends of a captured replay, once a captured upload has been learned.
 fn ends(upload: &str, replay: &Segment) -> Vec<End> {
-    let (mut slots, mut number) = (vec![None; 64], 0);
-    let mut memory = Memory::new(&mut slots, &mut number);
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    let mut memory = Memory::new(&mut slots, &mut index);
     let segment = &segments(upload)[0];
     let (found, mut counters) = scan(segment);
     memory.learn(&segment.words, &found, &mut counters);

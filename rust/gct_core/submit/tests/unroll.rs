@@ -3,7 +3,7 @@
 //! Checks which launches are listed for a graph's replay, and what cannot be listed.
 
 use super::captures::segments;
-use crate::submit::graph::{Memory, Node, Step};
+use crate::submit::graph::{Index, Memory, Slot, Step};
 use crate::submit::join::Qmd;
 use crate::submit::methods::Action;
 use crate::submit::qmd::v04_00::{self as v04, V04_00};
@@ -20,9 +20,9 @@ const STEPS: usize = 64;
 /// What a channel knows.
 struct Known {
     tracker: Tracker,
-    slots: Vec<Option<Node>>,
+    slots: Vec<Slot>,
     qmds: Vec<Qmd>,
-    replay: u32,
+    index: Index,
     channel: u32,
 }
 
@@ -30,15 +30,15 @@ impl Known {
     fn new() -> Self {
         Self {
             tracker: Tracker::new(0xc86f),
-            slots: vec![None; 256],
+            slots: vec![Slot::EMPTY; 256],
             qmds: vec![[0; v04::WORDS]; 256],
-            replay: 0,
+            index: Index::new(0),
             channel: 1,
         }
     }
 
-    fn memory(&mut self) -> Memory<'_> {
-        Memory::new(&mut self.slots, &mut self.replay).keeping(&mut self.qmds)
+    fn memory(&mut self) -> Memory<'_, Vec<Slot>, Vec<Qmd>> {
+        Memory::new(&mut self.slots, &mut self.index).keeping(Some(&mut self.qmds))
     }
 
     /// Scans a segment after `change`, and lists its launches. Returns width and wait of each.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! A tenant whose lanes list the launches of CUDA graphs. The model runs what they publish.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 use super::common::CHANNEL;
 use super::rings::Sides;
@@ -16,7 +17,7 @@ use gct_core::lane::words::{Control, Side, Storage, Words};
 use gct_core::lane::work::{Round, Stream, Workspace};
 use gct_core::mask::TpcMask;
 use gct_core::submit::gpfifo::{self, Entry, Fetch};
-use gct_core::submit::graph::Step;
+use gct_core::submit::graph::{Slot, Step};
 use gct_core::submit::rewrite::Order as Ordered;
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::QmdCall;
@@ -47,9 +48,11 @@ pub(crate) const COPIES_WORDS: u32 = 1 << 16;
 pub(crate) const SLOT_COUNT: u32 = 8;
 /// The tenant's segments, in words.
 const SEGMENTS_WORDS: u64 = 1 << 20;
-/// Nodes that are known, and launches of a list.
-const NODES: usize = 512;
+/// Nodes for which there is room at first and is added at a time, and launches of a list.
+pub(crate) const NODES: usize = 512;
 pub(crate) const STEPS: usize = 256;
+/// Launches of a segment.
+pub(crate) const CALLS: usize = 256;
 /// TPCs that the tenant keeps, and the mask of disabled ones of its launches.
 const KEPT: usize = 4;
 pub(crate) const DISABLED: u32 = 0xf0;
@@ -59,6 +62,7 @@ pub(crate) struct Heap;
 
 impl Storage for Heap {
     type Slots<T: 'static> = Vec<T>;
+    type Table<T: 'static> = Vec<T>;
 }
 
 /// Memory of which the GPU may only read some.
@@ -131,7 +135,7 @@ pub(crate) struct Channel {
 impl Channel {
     fn new(number: u32) -> Self {
         let room = AtomRoom::new(vec![0; SLOTS_WORDS], vec![]);
-        let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; 256]);
+        let stream = Stream::new(0xc86f, room, vec![QmdCall::NONE; CALLS]);
         let mut lane = Lane::new(
             ENTRIES,
             RealRing::new(vec![0; ENTRIES as usize]),
@@ -172,6 +176,8 @@ pub(crate) struct Bench {
     pub(crate) turn: u32,
     pub(crate) left: u32,
     now: Ns,
+    /// How many nodes the backend still adds room for, behind rounds; `None` if it answers nothing.
+    pub(crate) room: Option<usize>,
 }
 
 impl Bench {
@@ -185,8 +191,8 @@ impl Bench {
             order,
             ..Config::default()
         };
-        let mut governor = Governor::new(limits(strict), vec![], vec![None; NODES], vec![]);
-        governor.keep_descriptors(vec![[0; 96]; NODES]);
+        let mut governor = Governor::new(limits(strict), vec![], vec![Slot::EMPTY; NODES], vec![]);
+        governor.keep_descriptors(vec![[0; 96]; NODES], 7, false);
         governor.set_gpu(Topology::together(TpcMask::first(8)));
         Self {
             gpu: Gpu(
@@ -204,7 +210,32 @@ impl Bench {
             turn: u32::MAX,
             left: 0,
             now: Ns(1 << 40),
+            room: None,
         }
+    }
+
+    /// Adds room for so many nodes, if the tenant asks.
+    pub(crate) fn growing(room: usize) -> Self {
+        let mut bench = Self::new(Order::Eager, true);
+        let descriptors = vec![[0; 96]; NODES];
+        bench.governor.keep_descriptors(descriptors, 7, true);
+        bench.room = Some(room);
+        bench
+    }
+
+    fn grow(&mut self) {
+        let Some(room) = self.room.filter(|_| self.governor.lacks_nodes(CALLS)) else {
+            return;
+        };
+        let left = room.checked_sub(NODES);
+        self.governor.grow_nodes(|slots, descriptors| {
+            if left.is_some() {
+                slots.resize(slots.len() + NODES, Slot::EMPTY);
+                descriptors.resize(descriptors.len() + NODES, [0; 96]);
+            }
+            left.is_some()
+        });
+        self.room = left.or(Some(0));
     }
 
     /// Uses the other channel.
@@ -266,6 +297,7 @@ impl Bench {
         let count = lane.publish(sides, &mut self.governor, &mut round);
         self.left = round.words;
         lane.follow_get(sides);
+        self.grow();
         count
     }
 

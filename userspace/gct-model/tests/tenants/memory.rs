@@ -16,6 +16,7 @@ pub(crate) struct Heap;
 
 impl Storage for Heap {
     type Slots<T: 'static> = Vec<T>;
+    type Table<T: 'static> = Vec<T>;
 }
 
 /// Words at consecutive addresses. Clones are the same memory.

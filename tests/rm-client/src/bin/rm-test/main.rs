@@ -62,6 +62,7 @@ mod owned_forged;
 mod owned_launch;
 mod owned_memory;
 mod owned_mps;
+mod owned_nodes;
 mod owned_process;
 mod owned_race;
 mod owned_rights;
@@ -241,6 +242,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         owned_slots::TESTS,
         owned_strict::TESTS,
         owned_strict_graphs::TESTS,
+        owned_nodes::TESTS,
         owned_time::TESTS,
         owned_billed::TESTS,
         owned_process::TESTS,

@@ -44,7 +44,7 @@ pub(crate) fn named(name: &str) -> Option<fn(u64) -> Outcome> {
 const ATOM: &str = "atom.duration";
 
 /// The longest time that a neighbour's release may take, on a busy host under emulation.
-const LATE: Duration = Duration::from_secs(20);
+pub(crate) const LATE: Duration = Duration::from_secs(20);
 
 /// Random numbers (xorshift64).
 pub(crate) struct Random(u64);

@@ -25,9 +25,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_strict_graphs_outlive_the_limit", outlive),
 ];
 
-const LIST: &str = "0-31";
+pub(crate) const LIST: &str = "0-31";
 /// Bytes between two descriptors.
-const NODE: u64 = 0x200;
+pub(crate) const NODE: u64 = 0x200;
 /// Nodes of a long graph. They have fewer slots, and their upload has more words than are read at
 /// once.
 const LONG: u32 = 1000;
@@ -36,9 +36,9 @@ const SCHEDULE: u32 = 1;
 const DECREMENT: u32 = 4;
 
 /// A chain of nodes in memory of the tenant's: the head has 1 block, the next 2, and so on.
-struct Graph {
-    at: u64,
-    count: u32,
+pub(crate) struct Graph {
+    pub(crate) at: u64,
+    pub(crate) count: u32,
 }
 
 impl Graph {
@@ -76,7 +76,7 @@ impl Graph {
     }
 
     /// Returns the upload as CUDA has it: the last node first, and the head without a call.
-    fn upload(&self) -> Vec<u32> {
+    pub(crate) fn upload(&self) -> Vec<u32> {
         let nodes = (0..self.count).rev();
         let next = |number| (number + 1 < self.count).then_some(number + 1);
         let mut words: Vec<_> = nodes
@@ -86,12 +86,12 @@ impl Graph {
         words
     }
 
-    fn replay(&self) -> Vec<u32> {
+    pub(crate) fn replay(&self) -> Vec<u32> {
         call(self.at, 0xa)
     }
 
     /// Fails unless a replay runs each node once, one after the other and under the mask.
-    fn runs(&self, launcher: &mut Launcher) -> Outcome {
+    pub(crate) fn runs(&self, launcher: &mut Launcher) -> Outcome {
         self.runs_widths(launcher, &(1..=self.count).collect::<Vec<_>>())
     }
 
