@@ -10,14 +10,6 @@ use super::stats::Reason;
 use crate::units::Sat;
 use core::num::Wrapping;
 
-/// Returns whether a header is INCR, NON_INCR or ONE_INCR, which words follow, and its method is
-/// not below `method`.
-#[inline(always)]
-pub(crate) const fn has_data_beyond(header: u32, method: u16) -> bool {
-    // CAST: widening, `From` is not `const`.
-    matches!(header >> 29, 1 | 3 | 5) && (header & 0xfff) << 2 >= method as u32
-}
-
 /// How a burst's words are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {

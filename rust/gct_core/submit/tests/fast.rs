@@ -12,7 +12,7 @@ use super::captures::{segments, CAPTURES};
 use super::random::{config, random, words_of};
 use crate::submit::method::{immediate, incr, non_incr};
 use crate::submit::methods;
-use crate::submit::stats::Counters;
+use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Scan, Tracker};
 
 /// A change of a segment that leaves most of it unchanged.
@@ -122,6 +122,24 @@ fn scans(
         (found, scan, counters)
     });
     scanned.collect()
+}
+
+/// Checks words for another class that would go on at SET_OBJECT, behind the last method.
+#[test]
+fn a_burst_for_another_class_does_not_begin_anew() {
+    let other = vec![incr(3, methods::SET_OBJECT, 1), 0xcbc0];
+    let count = 3;
+    let words = [&[incr(3, 0x3ffc, count)][..], &vec![0xcbc0; count as usize]].concat();
+    for plain in [false, true] {
+        let mut tracker = Tracker::new(0xc86f);
+        tracker.plain = plain;
+        let scanned = scans(&mut tracker, &[other.clone(), words.clone()], 4);
+        let refused = scanned[1]
+            .1
+            .refused
+            .map(|refused| (refused.at, refused.reason));
+        assert_eq!(refused, Some((0, Reason::BadHeader)), "{plain}");
+    }
 }
 
 proptest! {

@@ -9,7 +9,7 @@ use super::calls::called;
 use super::subchannel::ONE_LINE;
 use super::uploads::Plain;
 use super::{Call, Pass, Role, Subchannel, Tracker, HOST_END};
-use crate::submit::method;
+use crate::submit::method::{self, Header, Opcode};
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
@@ -178,11 +178,19 @@ impl Tracker {
     /// Skips a burst for a class without tracked methods, and returns the position behind it.
     #[inline(always)]
     fn foreign(&mut self, at: u32, on: u32, header: u32, words: &[u32]) -> Option<u32> {
-        if self.subchannel(on)?.role != Role::Other || !method::has_data_beyond(header, HOST_END) {
+        if self.subchannel(on)?.role != Role::Other {
             return None;
         }
-        let count = header >> method::COUNT_SHIFT & method::COUNT;
-        within(words, u64::from(at) + 1 + u64::from(count))
+        // One that goes on behind the last method, at SET_OBJECT, is left to the single bursts.
+        match Header::decode(header) {
+            Ok(Header::Methods {
+                opcode: Opcode::Incr | Opcode::NonIncr | Opcode::OneIncr,
+                method,
+                count,
+                ..
+            }) if method >= HOST_END => within(words, u64::from(at) + 1 + u64::from(count)),
+            _ => None,
+        }
     }
 
     /// Reads a semaphore report and returns the position behind it.
