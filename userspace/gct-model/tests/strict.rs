@@ -4,7 +4,6 @@
 //! change the launches that it sees later.
 
 mod common;
-#[allow(dead_code, reason = "not every test program needs all of it")]
 mod lanes;
 mod rings;
 

@@ -281,6 +281,11 @@ impl Decisions {
         self.on(gpu).any(|limits| limits.binds_launches)
     }
 
+    /// Returns whether this process has no page yet.
+    pub(crate) fn are_unknown(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns whether this process is in no group of the daemon.
     pub(crate) fn is_stray(&self) -> bool {
         self.0.iter().any(|(_, limits)| limits.is_stray)
@@ -436,7 +441,7 @@ impl Connected {
         }
         let why = reason(&SocketPaths::from_environment().tenants, failure);
         Some(format!(
-            "{why}: until then the last limits stay, and memory is not limited"
+            "{why}: until then the last limits stay, and gmem.limit grants no more memory"
         ))
     }
 

@@ -8,7 +8,7 @@
 //! the GPU, and when that has ended what it has, the default action is taken. SIGKILL and `_exit`
 //! cannot be helped.
 
-use crate::signals::real_action;
+use crate::signals::{self, real_action, real_mask};
 use crate::sys::{self, keep_errno};
 use crate::{daemon, worker};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -30,6 +30,8 @@ const FIRST: i32 = 1;
 /// memory, too.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static HOLDS: AtomicBool = AtomicBool::new(false);
+/// A signal that is to be sent again; 0 if none is.
+static AGAIN: AtomicI32 = AtomicI32::new(0);
 
 /// Returns whether nothing more may go to the GPU.
 pub(crate) fn holds() -> bool {
@@ -38,7 +40,7 @@ pub(crate) fn holds() -> bool {
 
 /// Waits at an exit of a client of MPS until its work has ended.
 pub(crate) fn at_exit() {
-    if daemon::shares_group() {
+    if OWNER.load(Ordering::Relaxed) == pid() {
         wait(|| worker::lock().map(|mut shared| shared.has_work()));
     }
 }
@@ -66,14 +68,16 @@ pub(crate) fn install() {
     if OWNER.load(Ordering::Relaxed) == pid || !daemon::shares_group() {
         return;
     }
+    signals::prepare();
     OWNER.store(pid, Ordering::Relaxed);
     for &signal in handled(pid) {
         let mut present = default_action();
-        // SAFETY: null asks only, and `present` lives for the call.
-        unsafe { real_action(signal, core::ptr::null(), &mut present) };
-        if present.sa_sigaction == libc::SIG_DFL {
-            // SAFETY: a complete action, whose handler is async-signal-safe.
-            unsafe { real_action(signal, &ours(), core::ptr::null_mut()) };
+        // SAFETY: a complete action, whose handler is async-signal-safe; `present` lives for the
+        // call.
+        unsafe { real_action(signal, &ours(), &mut present) };
+        if present.sa_sigaction != libc::SIG_DFL {
+            // SAFETY: the action of before.
+            unsafe { real_action(signal, &present, core::ptr::null_mut()) };
         }
     }
 }
@@ -121,7 +125,11 @@ fn default_action() -> sigaction {
 fn ours() -> sigaction {
     let mut ours = default_action();
     ours.sa_sigaction = address();
-    ours.sa_flags = libc::SA_RESTART;
+    ours.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+    for signal in SIGNALS {
+        // SAFETY: an initialised set.
+        unsafe { libc::sigaddset(&mut ours.sa_mask, signal) };
+    }
     ours
 }
 
@@ -136,16 +144,33 @@ extern "C" fn handler(signal: c_int) {
         if OWNER.load(Ordering::Relaxed) == pid {
             HOLDS.store(true, Ordering::Relaxed);
             worker::wake();
+            if worker::is_here() {
+                // This thread is to let others see what the GPU has. The worker sends it again.
+                return AGAIN.store(signal, Ordering::Relaxed);
+            }
             wait(worker::has_work_now);
         }
         if pid == FIRST {
             // SAFETY: ends this process with the status that a shell has for the signal.
             unsafe { libc::_exit(128 + signal) };
         }
-        // SAFETY: both are async-signal-safe. The signal is blocked here, and comes at the return.
+        // SAFETY: all are async-signal-safe. Blocked here, the signal ends this process when it no
+        // longer is, whatever mask the program has.
         unsafe {
             real_action(signal, &default_action(), core::ptr::null_mut());
             libc::raise(signal);
+            let mut set = default_action().sa_mask;
+            libc::sigaddset(&mut set, signal);
+            real_mask(libc::SIG_UNBLOCK, &set, core::ptr::null_mut());
         }
     });
+}
+
+/// Sends a signal again that has found its thread in the shared state. The worker does that.
+pub(crate) fn again() {
+    let signal = AGAIN.swap(0, Ordering::Relaxed);
+    if signal != 0 {
+        // SAFETY: signals this process.
+        unsafe { libc::kill(pid(), signal) };
+    }
 }

@@ -66,7 +66,7 @@ fn is_first_on(gpu: Option<u32>) -> bool {
 /// knows it in none.
 fn check_group(decisions: &Decisions) {
     static CHECKED: AtomicBool = AtomicBool::new(false);
-    if CHECKED.swap(true, Ordering::Relaxed) || !decisions.is_stray() {
+    if decisions.are_unknown() || CHECKED.swap(true, Ordering::Relaxed) || !decisions.is_stray() {
         return;
     }
     if let Some(group) = variable(GROUP_VARIABLE).filter(|group| !group.is_empty()) {

@@ -4,6 +4,7 @@
 //! in flight.
 
 use crate::calls;
+use crate::ending;
 use crate::fault;
 use crate::forks;
 use crate::locks::First;
@@ -108,6 +109,7 @@ impl Looks {
     /// Runs one round: publishes, and sleeps if there is nothing to poll for. Returns `None` in an
     /// inert child.
     fn look(&mut self) -> Option<()> {
+        ending::again();
         let mut shared = worker::lock()?;
         shared.publish();
         let now = now();

@@ -59,6 +59,12 @@ impl Notifiers {
         self.0.retain(|notifier| !touched(notifier.at));
     }
 
+    /// Returns whether the resource manager has ended a channel.
+    pub(crate) fn has_ended(&self, of: Object) -> bool {
+        let mut here = self.0.iter().filter(|notifier| notifier.channel == of);
+        here.any(|notifier| channel::notified_error(notifier.words()).is_some())
+    }
+
     /// Returns the new faults since the last call, as GPU and Xid.
     pub(crate) fn look(&mut self) -> Vec<(u32, u32)> {
         let mut faults: Vec<(u32, u32, Object)> = Vec::new();

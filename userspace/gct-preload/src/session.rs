@@ -391,12 +391,19 @@ impl Session {
         })
     }
 
-    /// Returns whether a GPU may have work of a managed channel, or will have.
+    /// Returns whether a GPU may have work of a managed channel, or will have. One that has failed
+    /// ends nothing any more.
     pub(crate) fn has_work(&mut self) -> bool {
         let Self {
-            rings, channels, ..
+            rings,
+            channels,
+            notifiers,
+            ..
         } = self;
-        channels.iter_mut().any(|channel| {
+        let mut living = channels
+            .iter_mut()
+            .filter(|c| !notifiers.has_ended(c.object));
+        living.any(|channel| {
             let ring = rings.iter().find(|ring| channel.lives_in(&ring.shadow));
             ring.is_some_and(|ring| channel.has_work(&ring.shadow, !ending::holds()))
         })

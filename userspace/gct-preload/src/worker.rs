@@ -276,6 +276,11 @@ pub(crate) fn attend(shared: &mut Shared) {
     }
 }
 
+/// Returns whether this thread is in the shared state. A signal handler may call this.
+pub(crate) fn is_here() -> bool {
+    SHARED.is_mine()
+}
+
 /// Returns whether the GPU has work of this process, for a signal handler: `None` if another thread
 /// is in the shared state.
 pub(crate) fn has_work_now() -> Option<bool> {

@@ -15,10 +15,13 @@ pub(crate) fn run(how: &str) {
         assert_eq!(fake(c"fake_open_group"), 0);
     }
     open();
-    fake(c"fake_launch");
+    let put = fake(c"fake_launch");
+    while fake(c"fake_put") != put {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let is_ended = how == "term";
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_secs(1));
         print!("read");
         std::io::stdout().flush().unwrap();
         fake(c"fake_read");

@@ -140,15 +140,18 @@ fn a_client_of_mps_ends_when_its_work_has() {
         assert_eq!(output.status.signal(), signal, "{how}: {}", output.status);
         assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{how}");
         // It waits for 8 s at most, and for what it launches meanwhile not at all.
-        assert!(started.elapsed() < Duration::from_secs(4), "{how}");
+        assert!(started.elapsed() < Duration::from_secs(6), "{how}");
     }
 }
 
 /// Checks the first process of a container, for which the kernel ignores what it does not handle.
 #[test]
 fn a_client_of_mps_that_is_first_in_its_container_ends_at_sigterm() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root makes a pid namespace");
+    let can = Command::new("unshare")
+        .args(["--pid", "--fork", "true"])
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no pid namespace can be made here");
         return;
     }
     let program = program("ends");

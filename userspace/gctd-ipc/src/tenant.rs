@@ -146,7 +146,10 @@ impl Link {
             true => self.granted.is_bound(),
             false => self.gpus.iter().any(|gpu| {
                 let limits = gpu.page.limits();
-                limits.is_some_and(|(_, limits)| limits.gmem_limit != u64::MAX)
+                // A daemon that is killed while it writes a page leaves none.
+                limits.map_or(self.granted.is_bound(), |(_, limits)| {
+                    limits.gmem_limit != u64::MAX
+                })
             }),
         };
         is_bound && !self.is_optional

@@ -21,13 +21,13 @@ const WATCHDOG_VARIABLE: &str = "WATCHDOG_USEC";
 ///
 /// Those of the socket. The daemon works all the same, but systemd gives up on the unit.
 pub fn ready() -> io::Result<()> {
-    tell(b"READY=1\n")
+    tell(b"READY=1\n", false)
 }
 
 /// Reports that the daemon serves.
 pub(crate) fn serves() {
     // What systemd does not hear, it hears the next time.
-    let _ = tell(b"WATCHDOG=1\n");
+    let _ = tell(b"WATCHDOG=1\n", true);
 }
 
 /// Returns how often systemd wants to hear that the daemon serves: twice in the time after which it
@@ -37,13 +37,14 @@ pub(crate) fn interval() -> Option<Duration> {
     Some(Duration::from_micros(us) / 2).filter(|interval| !interval.is_zero())
 }
 
-fn tell(state: &[u8]) -> io::Result<()> {
+/// Sends systemd a state. `at_once`: fails where systemd does not take it, since tenants wait.
+fn tell(state: &[u8], at_once: bool) -> io::Result<()> {
     let Some(name) = std::env::var_os(VARIABLE) else {
         return Ok(());
     };
-    UnixDatagram::unbound()?
-        .send_to_addr(state, &address(&name)?)
-        .map(|_| ())
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(at_once)?;
+    socket.send_to_addr(state, &address(&name)?).map(|_| ())
 }
 
 /// Parses the address of a socket: a path, or `@` and an abstract name.
