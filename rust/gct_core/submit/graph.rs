@@ -410,3 +410,31 @@ pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite,
         precedence: mask.and_then(DisabledTpcs::precedence),
     })
 }
+
+#[cfg(test)]
+impl Node {
+    /// Returns a stored node that runs no other.
+    fn armed(va: u64) -> Self {
+        Self {
+            va,
+            version: Version::V04_00,
+            grid: [1, 1, 1],
+            tenant: None,
+            next: [None, None],
+            adds: None,
+            armed: true,
+            stored: Some([0; MASK_WORDS]),
+            arming: 0,
+            first: Some(0),
+            needs: Needs::Any,
+            resident: 0,
+            reached: 0,
+            counter: 0,
+            left: 0,
+            counted_by: 0,
+            number: 0,
+            era: 0,
+            silenced: false,
+        }
+    }
+}

@@ -334,7 +334,6 @@ mod tests {
     use super::*;
     use crate::submit::graph::Index;
     use crate::submit::methods::Action;
-    use crate::submit::qmd::Version;
     use crate::submit::tracker::Registers;
     use std::vec;
     use std::vec::Vec;
@@ -349,25 +348,8 @@ mod tests {
 
     fn node(va: u64, next: u64) -> Node {
         Node {
-            va,
-            version: Version::V04_00,
-            grid: [1, 1, 1],
-            tenant: None,
             next: [Some(next), None],
-            adds: None,
-            armed: true,
-            stored: Some([0; MASK_WORDS]),
-            arming: 0,
-            first: Some(0),
-            needs: Needs::Any,
-            resident: 0,
-            reached: 0,
-            counter: 0,
-            left: 0,
-            counted_by: 0,
-            number: 0,
-            era: 0,
-            silenced: false,
+            ..Node::armed(va)
         }
     }
 

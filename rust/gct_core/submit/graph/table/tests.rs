@@ -5,39 +5,12 @@
 use super::super::{Memory, Node};
 use super::{Index, Slot, CHAIN, LOOKS};
 use crate::submit::join::Qmd;
-use crate::submit::limits::MASK_WORDS;
-use crate::submit::occupancy::Needs;
 use crate::submit::qmd::v04_00::WORDS;
-use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
-
-fn node(va: u64) -> Node {
-    Node {
-        va,
-        version: Version::V04_00,
-        grid: [1, 1, 1],
-        tenant: None,
-        next: [None, None],
-        adds: None,
-        armed: true,
-        stored: Some([0; MASK_WORDS]),
-        arming: 0,
-        first: Some(0),
-        needs: Needs::Any,
-        resident: 0,
-        reached: 0,
-        counter: 0,
-        left: 0,
-        counted_by: 0,
-        number: 0,
-        era: 0,
-        silenced: false,
-    }
-}
 
 struct Nodes {
     slots: Vec<Slot>,
@@ -116,7 +89,7 @@ proptest! {
                 Step::Insert(number) => {
                     // What was forgotten takes part until its slot is wanted.
                     let is_full = nodes.index.nodes() == nodes.slots.len();
-                    match nodes.insert(node(va(number))) {
+                    match nodes.insert(Node::armed(va(number))) {
                         Ok(()) if is_full => {
                             let memory = nodes.memory();
                             let before = known.len();
@@ -184,7 +157,7 @@ fn buckets_stay_short() {
             }
             // A graph has memory of its own.
             let va = 0x10_0000_0000 + 0x20_0000 * (number / 500) + stride * (number % 500);
-            nodes.insert(node(va)).unwrap();
+            nodes.insert(Node::armed(va)).unwrap();
         }
         assert!(
             nodes.longest() <= CHAIN / 2,
@@ -202,9 +175,10 @@ fn buckets_stay_short() {
 fn a_full_bucket_keeps_to_itself() {
     let mut nodes = Nodes::new(4096);
     let kept: Vec<_> = (0..500).map(|number| 0x900_0000 + 0x200 * number).collect();
-    kept.iter().for_each(|va| nodes.insert(node(*va)).unwrap());
+    kept.iter()
+        .for_each(|va| nodes.insert(Node::armed(*va)).unwrap());
     // All buckets are there.
-    (0..2048).for_each(|_| nodes.insert(node(kept[0])).unwrap());
+    (0..2048).for_each(|_| nodes.insert(Node::armed(kept[0])).unwrap());
     assert_eq!(nodes.index.buckets, 4096);
     let taken: Vec<_> = kept.iter().map(|va| nodes.index.bucket(*va)).collect();
     let free = (0..4096).find(|bucket| !taken.contains(bucket)).unwrap();
@@ -214,7 +188,8 @@ fn a_full_bucket_keeps_to_itself() {
         .filter(|va| index.bucket(*va) == free)
         .take(100)
         .collect();
-    same.iter().for_each(|va| nodes.insert(node(*va)).unwrap());
+    same.iter()
+        .for_each(|va| nodes.insert(Node::armed(*va)).unwrap());
     assert_eq!(nodes.longest(), CHAIN);
     assert_eq!(nodes.index.nodes(), 500 + CHAIN);
     let memory = nodes.memory();
@@ -227,7 +202,7 @@ fn a_full_bucket_keeps_to_itself() {
 fn masks_are_looked_for_in_parts() {
     let count = 2 * LOOKS + 1;
     let mut nodes = Nodes::new(count);
-    (0..count as u64).for_each(|number| nodes.insert(node(va(number))).unwrap());
+    (0..count as u64).for_each(|number| nodes.insert(Node::armed(va(number))).unwrap());
     let mut memory = nodes.memory();
     for _ in 0..2 {
         let looks: Vec<_> = (0..4).map(|_| memory.keep_masks()).collect();
