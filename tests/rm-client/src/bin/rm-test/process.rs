@@ -21,16 +21,25 @@ pub(crate) struct Parent {
     from_parent: File,
 }
 
+/// What a child sends at each step. Why it failed begins with another byte.
+const STEP: [u8; 1] = [1];
+
 impl Parent {
+    /// Says why the child ends. The parent may have ended before.
+    fn tell(&mut self, why: &Stop) {
+        eprintln!("# child: {why:?}");
+        let _ = self.to_parent.write_all(format!(" {why:?}").as_bytes());
+    }
+
     /// Reports a step as done, and waits. The parent's death ends the child.
     pub(crate) fn step(&mut self) -> Outcome {
-        self.to_parent.write_all(&[1])?;
+        self.to_parent.write_all(&STEP)?;
         self.wait()
     }
 
     /// Reports a step as done, and works until the child may continue.
     pub(crate) fn work(&mut self, mut work: impl FnMut() -> Outcome) -> Outcome {
-        self.to_parent.write_all(&[1])?;
+        self.to_parent.write_all(&STEP)?;
         while !self.is_called()? {
             work()?;
         }
@@ -67,13 +76,14 @@ impl Child {
             -1 => Err(io::Error::last_os_error().into()),
             0 => {
                 drop((from_child, to_child));
-                let code = match work(&mut Parent {
+                let mut parent = Parent {
                     to_parent,
                     from_parent,
-                }) {
+                };
+                let code = match work(&mut parent) {
                     Ok(()) => 0,
                     Err(why) => {
-                        eprintln!("# child: {why:?}");
+                        parent.tell(&why);
                         1
                     }
                 };
@@ -96,9 +106,21 @@ impl Child {
 
     /// Waits until the child has completed a step. Fails if it has exited.
     pub(crate) fn at_step(&mut self) -> Outcome {
-        let ended = |_| failed(format!("process {} ended early", self.pid));
         let mut byte = [0];
-        self.from_child.read_exact(&mut byte).map_err(ended)
+        if self.from_child.read_exact(&mut byte).is_ok() && byte == STEP {
+            return Ok(());
+        }
+        let why = self.why();
+        Err(failed(format!("process {} ended early: {why}", self.pid)))
+    }
+
+    /// Returns why the child has failed, as it said itself.
+    fn why(&mut self) -> String {
+        let mut why = String::new();
+        match self.from_child.read_to_string(&mut why) {
+            Ok(0) | Err(_) => "it said nothing".into(),
+            Ok(_) => why,
+        }
     }
 
     /// Lets the child continue.
@@ -134,7 +156,11 @@ impl Child {
     pub(crate) fn finish(&mut self) -> Outcome {
         match self.wait()? {
             0 => Ok(()),
-            status => Err(failed(format!("process {}: status {status:#x}", self.pid))),
+            status => {
+                let why = self.why();
+                let pid = self.pid;
+                Err(failed(format!("process {pid}: status {status:#x}: {why}")))
+            }
         }
     }
 
