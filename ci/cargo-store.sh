@@ -15,7 +15,7 @@ registry_crates() {
 
 crates_entry() {
 	store_dir cargo "$(content_key "$(rustc --version --verbose)" "$(registry_crates)" \
-		"@$ROOT/ci/cargo-store.sh")"
+		"$(sed -n '/^\[profile/,$p' "$ROOT/userspace/Cargo.toml")" "@$ROOT/ci/cargo-store.sh")"
 }
 
 # restore_crates: fills a build directory in which cargo has built nothing.
