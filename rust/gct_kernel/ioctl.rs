@@ -381,7 +381,7 @@ pub(crate) fn ioctl_leave(
         _ => None,
     };
     follow_others(glue, file, &call, &entered, served.as_ref());
-    owned::leave(glue, file, &call, served.as_ref());
+    owned::leave(glue, file, &call, served.as_ref(), entered.takes_channels);
     if let Some(flush) = flush {
         exec::flush_controls(*glue, &flush);
     }
@@ -561,6 +561,7 @@ fn follow_export(
 /// Asks the resource manager about an object that a client may have imported. Returns `None` if
 /// there is no such object or the core knows it.
 fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option<Imported> {
+    owned::named(glue, file, client, object);
     let vacant = glue.locked(|state| state.is_vacant(file, client, object));
     (object != 0 && vacant).then_some(())?;
     let class = Class::from_number(rm::class_of(client, object).ok()?);

@@ -46,7 +46,7 @@ use tenant::Tenant;
 pub(crate) use alloc::{enter, ring_memory};
 pub(crate) use client::Sender;
 pub(crate) use ear::mapped as cpu_mapped;
-pub(crate) use follow::{leave, mapped, settled};
+pub(crate) use follow::{leave, mapped, named, settled};
 pub(crate) use gpu::round;
 pub(crate) use lent::is_lent;
 pub(crate) use limits::{is_online, move_workers, report, report_cost, report_file, update};

@@ -5,13 +5,14 @@
 
 use super::lane::Lane;
 use super::{end, is_owning, record_if_wanted, record_made, retain, shadow, uvm};
-use super::{Channel, Inner, Parts, Pending};
+use super::{Channel, Inner, Parts, Pending, Record};
+use crate::rm;
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
 use gct_core::owned::maps::{Change, Mapping, Space, SPACES_MAX};
 use gct_core::owned::shadow::Seen;
-use gct_core::rmapi::{Action, Call, Class};
+use gct_core::rmapi::{control, Action, Call, Class, Handle};
 use kernel::prelude::*;
 
 /// Hands a channel that an ioctl has allocated to its worker, or ends its parts. Returns whether
@@ -60,8 +61,18 @@ pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
     }
 }
 
-/// Records what an ioctl has made or freed. `served` are its parameters.
-pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
+/// Records what an ioctl has made or freed. `served` are its parameters. `takes_others` says that
+/// what it freed may have taken objects along that are not below it.
+pub(crate) fn leave(
+    glue: &Glue,
+    file: FileId,
+    call: &Call,
+    served: Option<&Served>,
+    takes_others: bool,
+) {
+    if matches!(call.action, Action::Alloc { .. } | Action::Dup { .. }) && call.succeeded() {
+        named(glue, file, call.client, call.object);
+    }
     match call.action {
         Action::Alloc {
             class: Class::ChannelGroup | Class::ContextShare,
@@ -82,7 +93,7 @@ pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Serv
             // A limit that came meanwhile has not found it.
             shadow::follow_file(glue, file);
         }
-        Action::Free => freed(glue, file, call),
+        Action::Free => freed(glue, file, call, takes_others),
         _ => {}
     }
 }
@@ -110,11 +121,44 @@ pub(super) fn keep(
     }
 }
 
+/// Forgets the address spaces of a handle that names a new object. The former one may have gone
+/// unseen, and the new one have another space: a duplicate or an import is not recorded.
+pub(crate) fn named(glue: &Glue, file: FileId, client: Handle, object: Handle) {
+    if let Some(record) = glue.owned.record(file) {
+        let spaces = &mut record.inner.lock().spaces;
+        retain(spaces, |space| !space.goes_with(client, object));
+    }
+}
+
+/// Forgets the address spaces of channel groups and context shares that went with a freed object.
+/// The ring of a channel would be mapped in the former space of a name that is given anew.
+fn forget_spaces(glue: &Glue, record: &Record, call: &Call, takes_others: bool) {
+    let is_there = |client, object| {
+        let is_known = glue.locked(|state| state.has_object(record.file, client, object));
+        is_known && !(takes_others && rm::class_of(client, object).is_err_and(control::is_gone))
+    };
+    let count = record.inner.lock().spaces.len();
+    for at in (0..count).rev() {
+        let space = record.inner.lock().spaces.get(at).copied();
+        // The resource manager is asked without the lock.
+        let goes = space.is_some_and(|space| {
+            space.goes_with(call.client, call.object)
+                || !is_there(space.client, space.object)
+                || !is_there(space.client, space.space)
+        });
+        if goes {
+            let spaces = &mut record.inner.lock().spaces;
+            retain(spaces, |other| Some(*other) != space);
+        }
+    }
+}
+
 /// Records the address space of a new channel group or context share.
 fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
     let wants = is_owning() && glue.locked(|state| state.wants_record_of(file));
     let space = served.and_then(|served| call.space_in(served.bytes()));
-    let (true, Some(space)) = (wants, space) else {
+    // 0 is the device's own, in which nothing is mapped for a channel.
+    let (true, Some(space)) = (wants, space.filter(|space| *space != 0)) else {
         return;
     };
     let Ok(record) = record_made(glue, file) else {
@@ -133,7 +177,7 @@ fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) 
 }
 
 /// Drops the records of freed objects, and ends the lanes of channels that are gone.
-fn freed(glue: &Glue, file: FileId, call: &Call) {
+fn freed(glue: &Glue, file: FileId, call: &Call, takes_others: bool) {
     let Some(record) = glue.owned.record(file) else {
         return;
     };
@@ -141,8 +185,8 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
         let (client, object) = (call.client, call.object);
         record.tenant.freed(client, object);
         uvm::freed(&record, client, object);
+        forget_spaces(glue, &record, call, takes_others);
         let inner = &mut *record.inner.lock();
-        retain(&mut inner.spaces, |space| !space.goes_with(client, object));
         let is_there = |client, object| glue.locked(|state| state.has_object(file, client, object));
         inner.past.forget([client, object], is_there);
     }

@@ -237,8 +237,17 @@ impl Session {
     ///
     /// Those of the driver.
     pub fn context_share(&self, group: Handle) -> Result<Handle, Error> {
+        self.context_share_in(group, self.space)
+    }
+
+    /// Allocates a context share of a group in any address space.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn context_share_in(&self, group: Handle, space: Handle) -> Result<Handle, Error> {
         let mut parameters = abi::ContextShare {
-            address_space: self.space,
+            address_space: space,
             flags: n::ASYNCHRONOUS,
             ..Default::default()
         };
@@ -288,7 +297,11 @@ impl Session {
 
     /// Allocates a channel whose ring lies at an address of the space. Also returns the number of
     /// its page of positions.
-    pub(crate) fn channel_at(
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn channel_at(
         &self,
         group: Handle,
         share: Handle,

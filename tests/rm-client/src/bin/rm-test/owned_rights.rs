@@ -15,7 +15,7 @@ use crate::submit::{queue, release};
 use crate::tree::Group;
 use gct_core::owned::REAL_ENTRIES;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
+use rm_client::{numbers, Client, Engine, Error, Gpu, Handle, Memory, Session};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -30,6 +30,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_asks_for_lent_names", || lent(Theft::Name)),
     ("owned_hostile_takes_lent_positions", || lent(Theft::Object)),
     ("owned_ring_keeps_no_former_entry", spent),
+    ("owned_hostile_renames_a_context_share", share_renamed),
+    ("owned_hostile_renames_a_channel_group", group_renamed),
 ];
 
 const PAGE: u64 = 4096;
@@ -286,4 +288,65 @@ fn spent() -> Outcome {
     child.go()?;
     child.finish()?;
     no_worker()
+}
+
+/// Fails unless a channel is refused whose name of an address space is another's by now: the driver
+/// would map the ring there, and the GPU would fetch what its tenant has mapped at the ring's
+/// address.
+fn refused(channel: Result<Handle, Error>) -> Outcome {
+    let refused = matches!(channel, Err(Error::Status(numbers::NOT_SUPPORTED)));
+    same(&format!("refused: {channel:?}"), refused, true)
+}
+
+/// Duplicates an object of the own client, under a handle that was another's.
+fn rename(session: &Session, parent: Handle, object: Handle, name: Handle) -> Outcome {
+    let client = session.gpu().client();
+    let next = client.new_handle();
+    client.choose_next(name);
+    let named = client.dup(parent, client, object).during("DUP")?;
+    client.choose_next(next);
+    same("handle", named, name)
+}
+
+/// Frees a channel group and the context share that is below it, and gives the share's name to one
+/// of another address space.
+fn share_renamed() -> Outcome {
+    let nothing = || Ok(());
+    as_nobody(nothing, |()| {
+        let session = session(0)?;
+        let other = session.another_space_of_rm()?;
+        let ring = session.ring_memory()?;
+        let former = session.group(Engine::Compute)?;
+        let share = session.context_share(former)?;
+        session.gpu().client().free(former)?;
+        let group = session.group_in(other, Engine::Compute)?;
+        let renamed = session.context_share_in(group, other)?;
+        rename(&session, group, renamed, share)?;
+        let channel = session.channel_at(group, share, Engine::Compute, ring);
+        refused(channel.map(|(channel, _)| channel))
+    })
+}
+
+/// Frees a device with all that is below it, and gives the name of its channel group to one of
+/// another address space. The name of the former space is another's, too.
+fn group_renamed() -> Outcome {
+    let nothing = || Ok(());
+    as_nobody(nothing, |()| {
+        let client = Client::open()?;
+        let (space, group) = {
+            let session = Session::new(Gpu::open(&client, 0)?)?;
+            let named = (session.space(), session.group(ENGINE)?);
+            client.free(session.gpu().device())?;
+            named
+        };
+        let session = Session::new(Gpu::open(&client, 0)?)?;
+        let next = client.new_handle();
+        client.choose_next(space);
+        same("space", session.another_space_of_rm()?, space)?;
+        client.choose_next(next);
+        let ring = session.ring_memory()?;
+        let renamed = session.group(ENGINE)?;
+        rename(&session, session.gpu().device(), renamed, group)?;
+        refused(session.channel_with_ring(group, ENGINE, ring))
+    })
 }
