@@ -84,6 +84,10 @@ numbers! {
     REGISTERS: u32 = 0x3f, "NV01_MEMORY_LOCAL_PRIVILEGED";
     /// Class: host memory.
     HOST_MEMORY: u32 = 0x3e, "NV01_MEMORY_SYSTEM";
+    /// Class: memory that a mapping of the caller's leads to.
+    OS_DESCRIPTOR: u32 = 0x71, "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR";
+    /// As it is mapped: uncached and contiguous, which is I/O memory. The driver maps it nowhere.
+    IO_MEMORY: u32 = 0x4000_0000, "DRF_DEF(OS02, _FLAGS, _MAPPING, _NO_MAP)";
     /// Class: a channel group.
     CHANNEL_GROUP: u32 = 0xa06c, "KEPLER_CHANNEL_GROUP_A";
     /// Class: a context share.

@@ -82,7 +82,7 @@ pub struct Queue {
     token: u32,
     address: u64,
     /// The ring, then the pushes, then semaphores.
-    memory: Mapping,
+    pub(crate) memory: Mapping,
     userd: Mapping,
     /// Handle of `memory`.
     name: Handle,

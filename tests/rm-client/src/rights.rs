@@ -2,11 +2,13 @@
 
 //! Asks for what a tenant could use that a driver's own calls lend, name or map.
 
-use crate::abi::Handle;
+use crate::abi::{self, Handle};
 use crate::client::{done, Client, Error};
+use crate::gpu::{self, Gpu};
 use crate::numbers as n;
 use crate::queue::{release, Queue};
 use crate::session::{Engine, Session};
+use crate::sys::{self, Mapping};
 
 impl Client {
     /// Returns the handle of a child of an object by its number inside of the resource manager, 0
@@ -55,7 +57,37 @@ impl Session {
     }
 }
 
+impl Gpu {
+    /// Registers the first page of a mapping as I/O memory: by the escape that is the device's.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn register_page(&self, mapping: &Mapping) -> Result<Handle, Error> {
+        const PAGE: u64 = 4096;
+        let file = gpu::open(self.client(), self.minor())?;
+        let mut call = abi::AllocMemory {
+            root: self.client().handle(),
+            parent: self.device(),
+            object: self.client().new_handle(),
+            class: n::OS_DESCRIPTOR,
+            flags: n::IO_MEMORY,
+            address: mapping.address(),
+            limit: PAGE - 1,
+            ..Default::default()
+        };
+        // SAFETY: the driver looks up where the mapping leads. It writes nothing there.
+        unsafe { sys::ioctl(&file, n::ESCAPE_ALLOC_MEMORY, &mut call) }?;
+        done(call.status).map(|()| call.object)
+    }
+}
+
 impl Queue {
+    /// Returns the mapping of its ring.
+    pub fn mapping(&self) -> &Mapping {
+        &self.memory
+    }
+
     /// Submits the release of a semaphore in three segments. The one in the middle is the payload,
     /// and lies at an address.
     pub fn submit_release_of(&mut self, semaphore: u32, payload_at: u64) {

@@ -121,6 +121,12 @@ impl Mapping {
         }
     }
 
+    /// Returns its address.
+    pub(crate) fn address(&self) -> u64 {
+        // CAST: an address of this process.
+        self.start.as_ptr() as u64
+    }
+
     /// Returns the 32-bit word at an offset in bytes, which must be aligned and inside.
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, size_of::<u32>());

@@ -150,6 +150,22 @@ static inline void nv_gct_pane_mapped(nv_linux_file_private_t *nvlfp, struct vm_
         gct_pane_mapped(pane, vma);
 }
 
+/*
+ * Returns the status of a look for I/O memory behind a mapping: an error if the mapping may
+ * have gctgroup's pages, which are nobody's to keep. Only a file of the driver's has its
+ * mapping in its private data.
+ */
+static inline NV_STATUS nv_gct_io_memory(struct vm_area_struct *vma, NV_STATUS status)
+{
+    struct file *file = NV_VMA_FILE(vma);
+    nv_linux_file_private_t *nvlfp = file ? NV_GET_LINUX_FILE_PRIVATE(file) : NULL;
+
+    if (nvlfp == NULL || file->f_mapping != &nvlfp->mapping)
+        return status;
+
+    return READ_ONCE(nvlfp->gct_pane) != NULL ? NV_ERR_INVALID_ADDRESS : status;
+}
+
 /* The file has no mapping any more. Tests the pane, as nv_gct_bell_close() the bell. */
 static inline void nv_gct_pane_close(nv_linux_file_private_t *nvlfp)
 {
@@ -302,6 +318,7 @@ static inline void nv_gct_bell_mapped(void *nvlfp) { }
 static inline void nv_gct_bell_close(void *nvlfp) { }
 static inline vm_fault_t nv_gct_pane_fault(void *nvlfp, void *vma) { return VM_FAULT_NOPAGE; }
 static inline void nv_gct_pane_mapped(void *nvlfp, void *vma) { }
+static inline NV_STATUS nv_gct_io_memory(void *vma, NV_STATUS status) { return status; }
 static inline void nv_gct_pane_close(void *nvlfp) { }
 static inline int gct_tracks(NvU32 cmd, const void *arg, NvU32 size) { return 0; }
 #define nv_gct_rm_ioctl(sp, nv, nvlfp, cmd, arg, size) \

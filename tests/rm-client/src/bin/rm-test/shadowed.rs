@@ -12,7 +12,7 @@ use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{Capture, Memory, Queue, Session};
+use rm_client::{numbers, Capture, Error, Memory, Queue, Session};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("shadowed_while_channels_come_and_go", storm),
     ("shadowed_while_its_channel_is_made", during),
     ("shadowed_killed_at_every_step", killed),
+    ("shadowed_hostile_registers_its_pages", registered),
 ];
 
 /// Bytes of a ring.
@@ -393,4 +394,23 @@ fn killed() -> Outcome {
         set(NAME, MASK, "all")?;
     }
     Ok(())
+}
+
+/// Registers a page that the tenant sees in place of its ring as I/O memory. The driver does not
+/// pin that, and the GPU could write to the page when it is the kernel's again. The administrator
+/// may register such memory, and everybody where the driver has the key PeerMappingOverride.
+fn registered() -> Outcome {
+    member(|parent| {
+        let session = cuda_like()?;
+        let mut queue = queue(&session)?;
+        for round in 0..2 {
+            release(&mut queue, 0, 1 + round)?;
+            counts(1, round.into())?;
+            let taken = session.gpu().register_page(queue.mapping());
+            let refused = matches!(taken, Err(Error::Status(numbers::INVALID_ADDRESS)));
+            same(&format!("round {round}: {taken:?}"), refused, true)?;
+            parent.step()?;
+        }
+        Ok(())
+    })
 }
