@@ -157,6 +157,7 @@ pub const RANGES: &[(u32, u32, Rule)] = &[
 pub const CLASSES: &[(u32, Rule)] = &[
     (0x003f, Rule::Tables),   // NV01_MEMORY_LOCAL_PRIVILEGED: the GPU's registers
     (0x007d, Rule::Deferred), // NV04_SOFTWARE_TEST: methods that RM carries out
+    (0x00f3, Rule::Tables),   // NV01_MEMORY_FLA: memory at any address of the GPU's, of whomever
     (0x00fe, Rule::Tables),   // NV_MEMORY_MAPPER: maps and unmaps when a semaphore says so
     (0x402c, Rule::Machine),  // NV40_I2C
     (0x5080, Rule::Deferred), // NV50_DEFERRED_API_CLASS: controls that a channel's methods send

@@ -130,8 +130,11 @@ fn waits_for_idle() -> Outcome {
     })
 }
 
-/// Objects whose methods the firmware or RM carries out, and the GPU's registers.
+/// Objects whose methods the firmware or RM carries out, the GPU's registers, and memory that is
+/// whose address of the GPU's the caller names.
 fn allocates() -> Outcome {
+    /// `NV01_MEMORY_FLA`, which 595 has no more.
+    const BY_ADDRESS: u32 = 0xf3;
     as_member(|_| {
         let session = session(0)?;
         let queue = queue(&session)?;
@@ -143,12 +146,13 @@ fn allocates() -> Outcome {
             REFUSED,
         )?;
         same("registers", alloc(device, n::REGISTERS)?, REFUSED)?;
+        same("memory by address", alloc(device, BY_ADDRESS)?, REFUSED)?;
         let counts = [
             stat("forbidden")?,
             stat("forbidden.deferred")?,
             stat("forbidden.tables")?,
         ];
-        same("refusals", counts, [2, 1, 1])
+        same("refusals", counts, [3, 1, 2])
     })
 }
 
