@@ -40,7 +40,7 @@ use kernel::sync::{new_mutex, Arc, Mutex};
 use lane::Lane;
 use lent::Lent;
 use limited::Limited;
-use shadow::Past;
+use shadow::{Past, Turn};
 use tenant::Tenant;
 
 pub(crate) use alloc::{enter, ring_memory};
@@ -66,12 +66,10 @@ pub(crate) struct Owned {
     /// The GPUs that are open. No call of the resource manager is made with the lock held.
     #[pin]
     live: Mutex<KVVec<Arc<Gpu>>>,
-    /// Held while limits are taken over, and while it is chosen which calls the hooks pass.
+    /// Held while limits are taken over, and while it is chosen which calls the hooks pass. Nothing
+    /// is allocated meanwhile.
     #[pin]
     updating: Mutex<()>,
-    /// Held while channels from before a limit are shadowed.
-    #[pin]
-    shadowing: Mutex<()>,
     /// Whether a channel can be handed back to its tenant: 0 or 1.
     leaves: Atomic<u32>,
     /// Number of the next lane, or of the next channel that is seen.
@@ -128,6 +126,10 @@ struct Opened {
 struct Record {
     file: FileId,
     tenant: Arc<Tenant>,
+    /// Held while others than the tenant shadow channels from before a limit, or hand them back.
+    #[pin]
+    shadowing: Mutex<Turn>,
+    /// Nothing is allocated while it is held: others look at the records of all files.
     #[pin]
     inner: Mutex<Inner>,
 }
@@ -192,7 +194,6 @@ impl Owned {
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
             live <- new_mutex!(KVVec::new(), "gct::owned_live"),
             updating <- new_mutex!((), "gct::owned_updating"),
-            shadowing <- new_mutex!((), "gct::owned_shadowing"),
             leaves: Atomic::new(0),
             numbers: Atomic::new(0),
         }))
@@ -297,6 +298,7 @@ fn record_made(glue: &Glue, file: FileId) -> Result<Arc<Record>, Refused> {
         pin_init!(Record {
             file,
             tenant,
+            shadowing <- new_mutex!(Turn::Others, "gct::owned_shadowing"),
             inner <- new_mutex!(Inner {
                 limited: KVVec::new(),
                 spaces: KVVec::new(),
@@ -357,7 +359,7 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
     if !record.inner.lock().limited.is_empty() {
         // The work item may be handing a channel back. It calls the resource manager, which goes
         // with the driver.
-        drop(glue.owned.shadowing.lock());
+        drop(record.shadowing.lock());
     }
     limits::records_changed(glue);
 }
@@ -382,6 +384,24 @@ pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
             end(glue, &record, channel);
         }
         last = Some(record.file.raw());
+    }
+}
+
+/// Adds an item to a list of a record. Returns whether there was memory.
+fn add<T>(record: &Record, list: fn(&mut Inner) -> &mut KVVec<T>, mut item: T) -> bool {
+    loop {
+        let mut inner = record.inner.lock();
+        let items = list(&mut inner);
+        let Err(full) = items.push_within_capacity(item) else {
+            return true;
+        };
+        item = full.0;
+        let count = items.len();
+        drop(inner);
+        let Ok(mut room) = room_beside(count) else {
+            return false;
+        };
+        refill(list(&mut record.inner.lock()), &mut room);
     }
 }
 

@@ -9,7 +9,7 @@ use super::lane::Lane;
 use super::lent::Lent;
 use super::limited::{Limited, Room};
 use super::limits::{move_workers, terms};
-use super::{record_made, Parts, Pending, Record};
+use super::{record_made, refill, room_beside, Inner, Parts, Pending, Record};
 use crate::bindings::gct_call;
 use crate::serve;
 use crate::state::Glue;
@@ -176,32 +176,34 @@ pub(super) fn attend(
 
 /// Returns the process of a file on a GPU, with the limits of now. Makes it if there is none.
 fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
-    let mut room = None;
+    let known = |inner: &Inner| {
+        let mut all = inner.limited.iter();
+        all.find(|limited| limited.gpu == gpu).cloned()
+    };
+    let mut made: Option<Arc<Limited>> = None;
     loop {
         // A write that comes later finds what is made here.
         let updating = glue.owned.updating.lock();
-        let inner = record.inner.lock();
-        let known = inner
-            .limited
-            .iter()
-            .find(|limited| limited.gpu == gpu)
-            .cloned();
-        drop(inner);
-        if let Some(known) = known {
+        if let Some(known) = known(&record.inner.lock()) {
             return Ok(known);
         }
         let terms = terms(glue, record.file, gpu).ok_or(Refused)?;
-        let made = match (glue.owned.limited_of(terms.proc, gpu), room.take()) {
-            (Some(known), _) => known,
-            (None, Some(room)) => Limited::new(gpu, &terms, room)?,
-            (None, None) => {
-                drop(updating);
-                room = Some(Room::new()?);
-                continue;
-            }
+        let limited = glue.owned.limited_of(terms.proc, gpu).or_else(|| {
+            // The limits may have changed since.
+            made.as_ref().inspect(|made| made.set(&terms)).cloned()
+        });
+        let Some(limited) = limited else {
+            drop(updating);
+            made = Some(Limited::new(gpu, &terms, Room::new()?)?);
+            continue;
         };
-        let limited = &mut record.inner.lock().limited;
-        limited.push(made.clone(), GFP_KERNEL_ACCOUNT)?;
-        return Ok(made);
+        let mut inner = record.inner.lock();
+        if inner.limited.push_within_capacity(limited.clone()).is_ok() {
+            return Ok(limited);
+        }
+        let count = inner.limited.len();
+        drop((inner, updating));
+        let mut room = room_beside(count)?;
+        refill(&mut record.inner.lock().limited, &mut room);
     }
 }

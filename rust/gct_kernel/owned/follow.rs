@@ -4,8 +4,8 @@
 //! and freed.
 
 use super::lane::Lane;
-use super::{end, is_owning, record_if_wanted, record_made, retain, shadow, uvm};
-use super::{Channel, Inner, Parts, Pending, Record};
+use super::{add, end, is_owning, record_if_wanted, record_made, refill, retain, room_beside};
+use super::{shadow, uvm, Channel, Inner, Parts, Pending, Record};
 use crate::rm;
 use crate::serve::Served;
 use crate::state::Glue;
@@ -14,6 +14,7 @@ use gct_core::owned::maps::{Change, Mapping, Space, SPACES_MAX};
 use gct_core::owned::shadow::Seen;
 use gct_core::rmapi::{control, Action, Call, Class, Handle};
 use kernel::prelude::*;
+use kernel::sync::MutexGuard;
 
 /// Hands a channel that an ioctl has allocated to its worker, or ends its parts. Returns whether
 /// the channel is owned, if it was to be. The core learns that together with the channel: no other
@@ -24,8 +25,7 @@ pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
     let Pending { seen, parts } = record.inner.lock().pending.take()?;
     if call.succeeded() {
         let channel = call.object;
-        let seen = seen.map(|seen| Seen { channel, ..seen });
-        record.inner.lock().past.add_channel(seen);
+        shadow::add_channel(&record, seen.map(|seen| Seen { channel, ..seen }));
     }
     let (mut lane, number, gpu, lent) = match parts {
         Parts::Owned {
@@ -47,10 +47,8 @@ pub(crate) fn settled(glue: &Glue, file: FileId, call: &Call) -> Option<bool> {
         gpu,
     };
     record.tenant.lane_begins();
-    let kept = match call.succeeded() {
-        true => keep(&mut record.inner.lock(), channel, lane),
-        false => Err((channel, lane)),
-    };
+    let succeeded = call.succeeded();
+    let kept = keep(&record, channel, lane, |_, _| succeeded).map(drop);
     match kept {
         Ok(()) => Some(true),
         Err((channel, lane)) => {
@@ -86,7 +84,7 @@ pub(crate) fn leave(
             let Some(record) = record else { return };
             let gpu = glue.locked(|state| state.rm_gpu_of(file, call.client, call.object));
             if let Some(gpu) = gpu {
-                record.inner.lock().past.add_memory(call, gpu);
+                shadow::add_memory(&record, call, gpu);
             }
         }
         Action::Alloc { .. } if call.succeeded() && call.allocates_channel() => {
@@ -98,26 +96,48 @@ pub(crate) fn leave(
     }
 }
 
-/// Hands a lane to its worker, and its channel to the record.
+/// Hands a lane to its worker, and its channel to the record, if `admits` says so with the record
+/// locked. It may be asked again, since the tenant's memory may be at its limit: then room is
+/// allocated without the lock. Returns the record, still locked.
 ///
 /// # Errors
 ///
-/// Both, without memory. The caller drops the lane without the lock.
+/// Both. The caller drops the lane without the lock.
 pub(super) fn keep(
-    inner: &mut Inner,
+    record: &Record,
     channel: Channel,
-    lane: KBox<Lane>,
-) -> Result<(), (Channel, KBox<Lane>)> {
-    if inner.channels.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
-        return Err((channel, lane));
-    }
-    match channel.gpu.add(lane) {
-        Ok(()) => {
-            // INVARIANT: there is room.
-            let _ = inner.channels.push_within_capacity(channel);
-            Ok(())
+    mut lane: KBox<Lane>,
+    mut admits: impl FnMut(&Inner, &mut Lane) -> bool,
+) -> Result<MutexGuard<'_, Inner>, (Channel, KBox<Lane>)> {
+    loop {
+        let mut inner = record.inner.lock();
+        if !admits(&inner, &mut lane) {
+            return Err((channel, lane));
         }
-        Err(lane) => Err((channel, lane)),
+        let count = inner.channels.len();
+        if count == inner.channels.capacity() {
+            drop(inner);
+            let Ok(mut room) = room_beside(count) else {
+                return Err((channel, lane));
+            };
+            refill(&mut record.inner.lock().channels, &mut room);
+            continue;
+        }
+        let limited = lane.limited.clone();
+        match channel.gpu.add(&limited, lane) {
+            Ok(()) => {
+                // INVARIANT: there is room.
+                let _ = inner.channels.push_within_capacity(channel);
+                return Ok(inner);
+            }
+            Err((refused, lacking)) => {
+                drop(inner);
+                lane = refused;
+                if channel.gpu.make_room(&limited, &lacking).is_err() {
+                    return Err((channel, lane));
+                }
+            }
+        }
     }
 }
 
@@ -164,15 +184,14 @@ fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) 
     let Ok(record) = record_made(glue, file) else {
         return;
     };
-    let spaces = &mut record.inner.lock().spaces;
-    if spaces.len() < SPACES_MAX {
+    if record.inner.lock().spaces.len() < SPACES_MAX {
         let space = Space {
             client: call.client,
             object: call.object,
             space,
         };
         // Without the entry a channel there stays native, and `unowned` counts it.
-        let _ = spaces.push(space, GFP_KERNEL_ACCOUNT);
+        let _ = add(&record, |inner| &mut inner.spaces, space);
     }
 }
 

@@ -5,7 +5,8 @@
 use super::client::{Client, Refused};
 use super::kit::Kit;
 use super::lane::{Lane, Need};
-use super::lanes::{Lanes, Room};
+use super::lanes::{Lacking, Lanes, Room};
+use super::limited::Limited;
 use super::shadow;
 use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};
@@ -106,27 +107,33 @@ impl Gpu {
         }
     }
 
-    /// Hands a lane to the worker.
+    /// Hands a lane of a tenant to the worker, if there is room.
     ///
     /// # Errors
     ///
-    /// The lane, without memory.
-    pub(super) fn add(&self, mut lane: KBox<Lane>) -> Result<(), KBox<Lane>> {
-        let limited = lane.limited.clone();
-        loop {
-            // The tenant's memory may be at its limit. Others need not wait for it.
-            let added = self.lanes.lock().add(&limited, lane);
-            let Err((refused, lacking)) = added else {
-                break;
-            };
-            let Ok(room) = Room::new(&lacking, &limited) else {
-                return Err(refused);
-            };
-            lane = refused;
-            let unused = self.lanes.lock().take(&limited, room);
-            drop(unused);
+    /// The lane, and what room it lacks.
+    pub(super) fn add(
+        &self,
+        limited: &Arc<Limited>,
+        lane: KBox<Lane>,
+    ) -> Result<(), (KBox<Lane>, Lacking)> {
+        let added = self.lanes.lock().add(limited, lane);
+        if added.is_ok() {
+            self.wake();
         }
-        self.wake();
+        added
+    }
+
+    /// Makes the room that a lane of a tenant lacks. The caller holds no lock: the tenant's memory
+    /// may be at its limit, and others need not wait for it.
+    pub(super) fn make_room(
+        &self,
+        limited: &Arc<Limited>,
+        lacking: &Lacking,
+    ) -> Result<(), Refused> {
+        let room = Room::new(lacking, limited)?;
+        let unused = self.lanes.lock().take(limited, room);
+        drop(unused);
         Ok(())
     }
 

@@ -15,6 +15,7 @@
 
 use super::client::Refused;
 use super::kit::Kit;
+use super::{refill, room_beside};
 use crate::bindings;
 use crate::rm;
 use crate::state::Glue;
@@ -45,10 +46,18 @@ impl Names {
     }
 
     fn add(&self, name: [Handle; 2]) -> Result<(), Refused> {
-        let mut all = self.all.lock();
-        all.push(name, GFP_KERNEL_ACCOUNT)?;
-        self.count.fetch_add(1, Relaxed);
-        Ok(())
+        loop {
+            let mut all = self.all.lock();
+            if all.push_within_capacity(name).is_ok() {
+                self.count.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+            let count = all.len();
+            drop(all);
+            // The tenant's memory may be at its limit. Others need not wait for it.
+            let mut room = room_beside(count)?;
+            refill(&mut self.all.lock(), &mut room);
+        }
     }
 
     fn remove(&self, name: [Handle; 2]) {

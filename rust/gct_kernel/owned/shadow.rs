@@ -21,10 +21,11 @@ use super::follow::keep;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
 use super::sheet::{Cover, Sheet};
-use super::{end, retain, Channel, Gpu, Record};
+use super::{add, end, retain, Channel, Gpu, Record};
 use crate::rm::SystemPmGuard;
 use crate::state::Glue;
 use crate::{exec, ffi};
+use core::mem;
 use gct_core::engine::Shadowed;
 use gct_core::ids::FileId;
 use gct_core::owned::bells::CpuMapping;
@@ -51,23 +52,6 @@ impl Past {
             channels: KVVec::new(),
             sheets: KVVec::new(),
             is_blind: false,
-        }
-    }
-
-    /// Adds a channel, if it is known where it lies.
-    pub(super) fn add_channel(&mut self, seen: Option<Seen>) {
-        let seen = seen.filter(|_| self.channels.len() < CHANNELS_MAX);
-        let added = seen.is_some_and(|seen| self.channels.push(seen, GFP_KERNEL_ACCOUNT).is_ok());
-        self.is_blind |= !added;
-    }
-
-    /// Adds new device memory on a GPU. Without it a channel there stays native.
-    pub(super) fn add_memory(&mut self, call: &Call, gpu: u32) {
-        if self.sheets.len() < SHEETS_MAX {
-            if let Ok(sheet) = Sheet::new(gpu) {
-                let named = [call.client, call.object];
-                let _ = self.sheets.push((named, sheet), GFP_KERNEL_ACCOUNT);
-            }
         }
     }
 
@@ -122,6 +106,23 @@ impl Past {
     }
 }
 
+/// Records a channel, if it is known where it lies.
+pub(super) fn add_channel(record: &Record, seen: Option<Seen>) {
+    let has_place = record.inner.lock().past.channels.len() < CHANNELS_MAX;
+    let seen = seen.filter(|_| has_place);
+    let added = seen.is_some_and(|seen| add(record, |inner| &mut inner.past.channels, seen));
+    record.inner.lock().past.is_blind |= !added;
+}
+
+/// Records new device memory on a GPU. Without it a channel there stays native.
+pub(super) fn add_memory(record: &Record, call: &Call, gpu: u32) {
+    let has_place = record.inner.lock().past.sheets.len() < SHEETS_MAX;
+    if let (true, Ok(sheet)) = (has_place, Sheet::new(gpu)) {
+        let named = ([call.client, call.object], sheet);
+        let _ = add(record, |inner| &mut inner.past.sheets, named);
+    }
+}
+
 /// Follows a mapping of a tenant's device memory by a file. Returns whether it is one.
 pub(super) fn mapped(record: &Record, mapping: &CpuMapping, by: Option<FileId>) -> bool {
     let inner = record.inner.lock();
@@ -149,23 +150,48 @@ pub(crate) fn follow(glue: &Glue) {
     }
 }
 
-/// Does so for a file, in one of its ioctls.
+/// Does so for a file, in one of its ioctls. Nobody waits for it: the tenant's memory may be at its
+/// limit.
 pub(super) fn follow_file(glue: &Glue, file: FileId) {
-    if let Some(record) = glue.owned.record(file) {
-        follow_record(glue, &record);
+    let Some(record) = glue.owned.record(file) else {
+        return;
+    };
+    loop {
+        *record.shadowing.lock() = Turn::Tenant;
+        follow_channels(glue, &record);
+        let turn = mem::replace(&mut *record.shadowing.lock(), Turn::Others);
+        if turn != Turn::TenantAgain {
+            break;
+        }
     }
 }
 
+/// Who may shadow the channels of a file, and hand them back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Whoever has the lock.
+    Others,
+    /// The tenant, in its ioctl, without the lock.
+    Tenant,
+    /// The same, and others have passed it meanwhile: the tenant looks again.
+    TenantAgain,
+}
+
 fn follow_record(glue: &Glue, record: &Record) {
+    let mut turn = record.shadowing.lock();
+    match *turn {
+        Turn::Others => follow_channels(glue, record),
+        Turn::Tenant | Turn::TenantAgain => *turn = Turn::TenantAgain,
+    }
+}
+
+fn follow_channels(glue: &Glue, record: &Record) {
     let mut last = None;
     while let Some(seen) = next(record, last) {
         match shadows(glue, record.file, seen.client, seen.channel) {
-            Some(due) => {
-                let _alone = glue.owned.shadowing.lock();
-                // Refused, it stays native. If the tenant keeps a lock, the work item of
-                // `gct_helper_uvm_map` tries it again.
-                let _ = shadow(glue, record, &seen, due);
-            }
+            // Refused, it stays native. If the tenant keeps a lock, the work item of
+            // `gct_helper_uvm_map` tries it again.
+            Some(due) => _ = shadow(glue, record, &seen, due),
             None => wake(record, &seen),
         }
         last = Some(seen.number);
@@ -236,7 +262,7 @@ fn hand_over(
     record: &Record,
     seen: &Seen,
     gpu: Arc<Gpu>,
-    mut lane: KBox<Lane>,
+    lane: KBox<Lane>,
 ) -> Result<(), Refused> {
     let channel = Channel {
         client: seen.client,
@@ -246,23 +272,27 @@ fn hand_over(
         gpu,
     };
     record.tenant.lane_begins();
-    let mut inner = record.inner.lock();
-    let is_known = inner.past.channels.iter().any(|known| known == seen);
-    let due = shadows(glue, record.file, seen.client, seen.channel).filter(|_| is_known);
-    let is_due = due.is_some_and(|due| due.gpu == channel.gpu.id);
-    let kept = match is_due && lane.turn() {
-        true => keep(&mut inner, channel, lane),
-        false => Err((channel, lane)),
-    };
-    if kept.is_ok() {
-        glue.locked(|state| state.shadowed(record.file, seen.client, seen.channel));
+    let gpu = channel.gpu.id;
+    let mut is_turned = false;
+    let kept = keep(record, channel, lane, |inner, lane| {
+        let is_known = inner.past.channels.iter().any(|known| known == seen);
+        let due = shadows(glue, record.file, seen.client, seen.channel).filter(|_| is_known);
+        let is_due = due.is_some_and(|due| due.gpu == gpu);
+        is_turned = is_due && (is_turned || lane.turn());
+        is_turned
+    });
+    match kept {
+        Ok(inner) => {
+            glue.locked(|state| state.shadowed(record.file, seen.client, seen.channel));
+            drop(inner);
+            Ok(())
+        }
+        Err((channel, lane)) => {
+            drop(lane);
+            end(glue, record, channel);
+            Err(Refused)
+        }
     }
-    drop(inner);
-    kept.map_err(|(channel, lane)| {
-        drop(lane);
-        end(glue, record, channel);
-        Refused
-    })
 }
 
 /// Has the work item call [`give_back`].
@@ -293,7 +323,11 @@ pub(crate) fn give_back(glue: &Glue) {
 /// whether there was one.
 fn give_back_next(glue: &Glue, record: &Record, at: &mut usize) -> bool {
     // Its pages can be covered again once its lane is gone.
-    let _alone = glue.owned.shadowing.lock();
+    let turn = record.shadowing.lock();
+    if *turn != Turn::Others {
+        // The worker asks again.
+        return false;
+    }
     let mut inner = record.inner.lock();
     while let Some(channel) = inner.channels.get(*at) {
         let named = (record.file, channel.client, channel.channel);

@@ -7,7 +7,7 @@
 //! nothing, and find a record or none.
 
 use super::follow::below_parent;
-use super::{record_made, retain, Record};
+use super::{add, record_made, retain, Record};
 use crate::bindings::{gct_uvm_mapping, gct_uvm_space};
 use crate::rm;
 use crate::state::Glue;
@@ -16,7 +16,6 @@ use gct_core::owned::maps::{Change, Mapping, Place};
 use gct_core::owned::uvm::{self, UvmSpace, UVM_SPACES_MAX};
 use gct_core::rmapi::{nv, Handle};
 use gct_core::state::State;
-use kernel::prelude::*;
 
 /// Records that nvidia-uvm owns the page tables of an address space. Returns whether it has.
 pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) -> bool {
@@ -28,7 +27,6 @@ pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) -> bo
     let Ok(record) = record_made(glue, file) else {
         return false;
     };
-    let all = &mut record.inner.lock().uvm;
     let space = UvmSpace {
         uvm: space.number,
         client: space.client,
@@ -36,7 +34,8 @@ pub(crate) fn registered(glue: &Glue, file: FileId, space: &gct_uvm_space) -> bo
         uuid: space.uuid,
     };
     // Without the entry a channel there is not owned, and `unowned` counts it.
-    all.len() < UVM_SPACES_MAX && all.push(space, GFP_KERNEL_ACCOUNT).is_ok()
+    let has_place = record.inner.lock().uvm.len() < UVM_SPACES_MAX;
+    has_place && add(&record, |inner| &mut inner.uvm, space)
 }
 
 /// Records that nvidia-uvm has given address spaces back: that of a GPU, or all of its file.
