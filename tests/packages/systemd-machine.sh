@@ -206,8 +206,8 @@ user() {
 	systemd-run --quiet --slice=train.slice --unit=bare env -i /bin/sh -c 'exec sleep 600 </dev/nvidia0'
 	systemctl daemon-reload
 	systemctl restart gct-exporter
-	soon "by its drop-in the exporter sees who uses a GPU without the library" \
-		shows 'gctgroup_group_processes_without_library{group="train",gpu="0"} 1'
+	soon "by its drop-in the exporter sees who uses a GPU unknown to gctd" \
+		shows 'gctgroup_group_processes_unknown{group="train",gpu="0"} 1'
 	systemctl stop bare
 	rm -r /dev/nvidia0 $drop_in
 	soon "a self-test without a GPU ends well" has_run gctgroup-selftest

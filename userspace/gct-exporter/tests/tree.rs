@@ -59,15 +59,15 @@ fn processes_without_the_library_are_counted() {
     fs::write(proc.join("12/cgroup"), "0::/free\n").unwrap();
     let page = Exporter::new(&options).page();
     let escapes = |group: &str| {
-        let series = "gctgroup_group_processes_without_library";
+        let series = "gctgroup_group_processes_unknown";
         page.get(&format!("{series}{{gpu=\"1\",group=\"{group}\"}}"))
     };
     assert_eq!((escapes("web"), escapes("free")), (Some(1.0), None));
     for (gpu, count) in [(0, 0.0), (1, 2.0)] {
-        let series = format!("gctgroup_gpu_processes_without_library{{gpu=\"{gpu}\"}}");
+        let series = format!("gctgroup_gpu_processes_unknown{{gpu=\"{gpu}\"}}");
         assert_eq!(page.get(&series), Some(count), "{series}");
     }
-    let series = "gctgroup_gpu_processes_without_library{gpu=\"0\"}";
+    let series = "gctgroup_gpu_processes_unknown{gpu=\"0\"}";
     assert_eq!(on_daemon(&daemon).page().get(series), None);
 }
 

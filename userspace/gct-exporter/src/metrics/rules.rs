@@ -64,15 +64,15 @@ pub(crate) static RULES: &[Metric] = &[
     ),
     own(
         Scope::Gpu,
-        "processes_without_library",
+        "processes_unknown",
         Kind::Gauge,
         Own::Others,
         &[],
-        "Processes that have the GPU open and not the library; with --proc, in the user-space mode.",
+        "Processes that have the GPU open and that gctd does not know; with --proc, in the user-space mode.",
     ),
     own(
         Scope::Group,
-        "processes_without_library",
+        "processes_unknown",
         Kind::Gauge,
         Own::Escapes,
         &["gpu"],
