@@ -269,15 +269,14 @@ impl State<'_> {
     }
 
     /// Returns why the channels of a process stay native on a GPU of the user-space mode, or `None`
-    /// if the library manages them. O(owners on GPUs) for a process with a limit on memory.
-    pub fn native(&self, proc: ProcKey, gpu: GpuId) -> Option<Native> {
+    /// if the library manages them. `limits_launches` is [`State::limits_launches`] of the GPU.
+    pub fn native(&self, proc: ProcKey, gpu: GpuId, limits_launches: bool) -> Option<Native> {
         let features = self.gpus.get(&gpu)?.features;
-        let here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
-        let all = here.map(|(_, pool)| pool.settings);
-        native::native(features, &self.unpressed(Owner::Proc(proc), gpu), all)
+        let own = self.unpressed(Owner::Proc(proc), gpu);
+        native::native(features, &own, limits_launches)
     }
 
-    /// Returns whether some owner has a limit on launches on a GPU.
+    /// Returns whether some owner has a limit on launches on a GPU. O(owners on GPUs).
     pub fn limits_launches(&self, gpu: GpuId) -> bool {
         let mut here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
         here.any(|(_, pool)| pool.settings.needs_launches())

@@ -33,17 +33,14 @@ pub enum Native {
 }
 
 /// Returns why the channels of a process stay native, or `None` if they are managed. `own` are the
-/// limits in force on it, `all` those of each owner on the GPU.
-pub fn native(
-    features: FeatureSet,
-    own: &Settings,
-    mut all: impl Iterator<Item = Settings>,
-) -> Option<Native> {
+/// limits in force on it, `limits_launches` says whether an owner on the GPU has one that needs
+/// launches.
+pub fn native(features: FeatureSet, own: &Settings, limits_launches: bool) -> Option<Native> {
     let sees = |feature: &Feature| features.has(*feature) && feature.sees() == Sees::Launches;
     if !Feature::ALL.iter().any(sees) {
         return Some(Native::Untested);
     }
-    let alone = own.limits_memory() && !all.any(|limits| limits.needs_launches());
+    let alone = own.limits_memory() && !limits_launches;
     alone.then_some(Native::MemoryOnly)
 }
 
@@ -62,8 +59,8 @@ mod tests {
     };
 
     fn decide(own: &Settings, others: &[Settings]) -> Option<Native> {
-        let all = others.iter().chain([own]).copied();
-        native(FeatureSet::all(), own, all)
+        let limits_launches = others.iter().chain([own]).any(Settings::needs_launches);
+        native(FeatureSet::all(), own, limits_launches)
     }
 
     #[test]
@@ -99,7 +96,7 @@ mod tests {
     fn an_untested_gpu_has_native_channels_whatever_the_limits() {
         let features = FeatureSet::all().without_launches();
         for own in [Settings::DEFAULT, MEMORY, WEIGHT] {
-            let found = native(features, &own, [own].into_iter());
+            let found = native(features, &own, own.needs_launches());
             assert_eq!(found, Some(Native::Untested));
         }
     }

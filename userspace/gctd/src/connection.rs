@@ -2,13 +2,13 @@
 
 //! Serves the requests of one connection.
 
+use crate::budget::Account;
 use crate::daemon::{Daemon, OnDone, Session};
 use crate::errno::errno;
 use crate::peer::{Endpoint, Peer};
 use crate::shared::SharedDaemon;
 use crate::wire::{self, Wire};
 use gct_core::error::Error;
-use gct_core::ids::ProcKey;
 use gct_core::limits::WRITE_LEN_MAX;
 use gctd_ipc::message::{MemoryView, Reply, Request, CHUNK_BYTES};
 use gctd_ipc::versions::{Versions, VERSIONS};
@@ -48,10 +48,9 @@ impl Connection {
         self.wire.socket()
     }
 
-    /// Returns whether a process made this connection, as a tenant.
-    pub(crate) fn is_of(&self, key: ProcKey) -> bool {
-        let identity = self.peer.identity.as_ref();
-        self.endpoint == Endpoint::Tenants && identity.is_ok_and(|identity| identity.key == key)
+    /// Returns what it is charged to.
+    pub(crate) fn account(&self) -> &Account {
+        self.wire.account()
     }
 
     /// Returns whether the peer has not greeted yet.

@@ -16,6 +16,7 @@ mod members;
 mod pageable;
 mod pages;
 mod pending;
+mod publishing;
 mod requests;
 mod sessions;
 mod strangers;
@@ -46,6 +47,7 @@ use gct_core::units::Bytes;
 use gctd_ipc::selftest::{self, Selftest};
 use lowering::Lowerings;
 use pending::PendingWrites;
+use publishing::Publishing;
 use requests::Looks;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -64,8 +66,7 @@ pub(crate) struct Daemon {
     tree: Tree,
     tenants: Tenants,
     pending: PendingWrites,
-    /// Whether limits may have changed that are not published yet.
-    publish_due: bool,
+    publishing: Publishing,
     lowerings: Lowerings,
     looks: Looks,
     balances: Balances,
@@ -118,7 +119,7 @@ impl Daemon {
             tree: Tree::default(),
             tenants: Tenants::default(),
             pending: PendingWrites::new()?,
-            publish_due: false,
+            publishing: Publishing::new()?,
             lowerings: Lowerings::new()?,
             looks: Looks::new()?,
             balances: Balances::new()?,
@@ -211,8 +212,8 @@ impl Daemon {
         // Whoever connects causes a look. One that has found nothing new costs little.
         if before != (self.addresses.len(), self.unknown_gpus.len()) {
             self.restore_limits();
+            self.apply_effects_later();
         }
-        self.apply_effects();
     }
 
     /// Asks the resource manager about a GPU that it has not described yet, and takes its answer.
@@ -275,35 +276,6 @@ impl Daemon {
             .entry(facts.rm_id)
             .or_insert_with(read)
             .clone()
-    }
-
-    /// Applies the core's pending effects to the tree and publishes the limits that changed.
-    fn apply_effects(&mut self) {
-        self.apply_effects_later();
-        self.publish_if_due();
-    }
-
-    /// Applies the core's pending effects to the tree. The limits that changed are published before
-    /// the daemon waits for the next events: to publish costs a look at the pages of all, which no
-    /// message of a tenant may cause by itself.
-    fn apply_effects_later(&mut self) {
-        while let Some(effect) = self.tables.state().next_effect() {
-            self.tree.apply(effect);
-        }
-        self.publish_due = true;
-    }
-
-    /// Publishes the limits that changed in the events since the last time.
-    pub(crate) fn publish_if_due(&mut self) {
-        if self.publish_due {
-            self.publish(self.pending.is_active());
-        }
-    }
-
-    /// Publishes the limits of every process. `pending`: processes must acknowledge them.
-    fn publish(&mut self, pending: bool) {
-        self.publish_due = false;
-        self.tenants.publish(&self.tables.state(), pending);
     }
 
     /// Adds what the processes counted to the core's statistics.

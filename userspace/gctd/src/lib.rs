@@ -30,6 +30,7 @@ mod tenants;
 pub mod testing;
 mod timer;
 mod tree;
+mod turns;
 mod wire;
 
 pub use fuse::Mount;

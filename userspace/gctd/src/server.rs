@@ -12,24 +12,24 @@ use crate::peer::{Endpoint, Peer};
 use crate::process;
 use crate::shared::SharedDaemon;
 use crate::timer::Timer;
+use crate::turns::Turns;
 use crate::wire::Wire;
 use gct_core::error::Error;
 use gctd_ipc::message::MESSAGE_BYTES_MAX;
 use gctd_ipc::socket;
 use rustix::event::epoll::{self, EventFlags};
-use rustix::event::{eventfd, EventfdFlags};
+use rustix::event::{eventfd, EventfdFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{acceptfrom_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most messages of one connection that are served before the other connections. A process has at
-/// most as many turns as it has connections.
+/// Most messages of one connection that are served in a [turn](crate::turns).
 const MESSAGES_PER_TURN: usize = 2;
 
 /// Time without `accept` after the kernel had no descriptor for a connection. The connection stays
@@ -48,7 +48,11 @@ const CLOCKS_TIMER: u64 = 8;
 const CONNECTIONS_TIMER: u64 = 9;
 const ANSWERS_TIMER: u64 = 10;
 const WATCHDOG_TIMER: u64 = 11;
-const FIRST_CONNECTION: u64 = 12;
+const PUBLISH_TIMER: u64 = 12;
+const FIRST_CONNECTION: u64 = 13;
+
+/// A connection is heard of once, until it has been served.
+const ONCE: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
 /// Time for the first message of a connection, which a client sends at once.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -72,6 +76,9 @@ pub struct Server {
     watchdog_timer: Timer,
     stop: Arc<OwnedFd>,
     connections: HashMap<u64, Connection>,
+    /// The connections of each process on the tenants' socket.
+    processes: HashMap<(u32, u64), HashSet<u64>>,
+    turns: Turns,
     /// What remains of connections that were closed before the peer had read its descriptors.
     unread: Vec<Wire>,
     last_id: u64,
@@ -120,11 +127,12 @@ impl Server {
             (daemon.balances_timer(), BALANCES_TIMER),
             (daemon.clocks_timer(), CLOCKS_TIMER),
             (daemon.answers_timer(), ANSWERS_TIMER),
+            (daemon.publish_timer(), PUBLISH_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
             (connections_timer.as_fd(), CONNECTIONS_TIMER),
             (watchdog_timer.as_fd(), WATCHDOG_TIMER),
         ] {
-            add(&epoll, fd, event)?;
+            add(&epoll, fd, event, EventFlags::IN)?;
         }
         Ok(Self {
             daemon: SharedDaemon::new(daemon),
@@ -136,6 +144,8 @@ impl Server {
             watchdog_timer,
             stop,
             connections: HashMap::new(),
+            processes: HashMap::new(),
+            turns: Turns::default(),
             unread: Vec::new(),
             last_id: FIRST_CONNECTION,
             packet: vec![0; MESSAGE_BYTES_MAX],
@@ -164,10 +174,12 @@ impl Server {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
+            // With somebody waiting, a look alone.
+            let at_once = (self.turns.in_round() > 0).then(Timespec::default);
             match epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
-                None,
+                at_once.as_ref(),
             ) {
                 Err(Errno::INTR) => continue,
                 other => other?,
@@ -190,8 +202,14 @@ impl Server {
                     CONNECTIONS_TIMER => self.look_at_connections(),
                     WATCHDOG_TIMER if self.watchdog_timer.has_expired() => notify::serves(),
                     WATCHDOG_TIMER => {}
+                    PUBLISH_TIMER => self.daemon.lock().has_rested(),
                     event if event > FIRST_WATCH => self.process_ended(event),
-                    connection => self.serve(connection),
+                    connection => self.wait(connection),
+                }
+            }
+            for _ in 0..self.turns.in_round() {
+                if let Some(connection) = self.turns.next() {
+                    self.serve(connection);
                 }
             }
             self.daemon.lock().publish_if_due();
@@ -221,8 +239,14 @@ impl Server {
             Err(error) => return refuse(&socket, error),
         };
         self.last_id += 1;
-        if add(&self.epoll, socket.as_fd(), self.last_id).is_err() {
+        if add(&self.epoll, socket.as_fd(), self.last_id, ONCE).is_err() {
             return self.daemon.lock().budget.disconnect(&account);
+        }
+        if let Some(process) = account.process {
+            self.processes
+                .entry(process)
+                .or_default()
+                .insert(self.last_id);
         }
         let connection = Connection::new(Wire::new(socket, account), endpoint, peer);
         self.connections.insert(self.last_id, connection);
@@ -307,23 +331,43 @@ impl Server {
         }
     }
 
-    /// Serves the messages of a connection. Closes it if the peer is gone or breaks the protocol.
+    /// Gives a connection that has sent something, or is gone, a turn.
+    fn wait(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get(&id) {
+            self.turns.wait(connection.account(), id);
+        }
+    }
+
+    /// Serves messages of a connection in its turn. Closes it if the peer is gone or breaks the
+    /// protocol.
     fn serve(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
+        let mut has_more = true;
         for _ in 0..MESSAGES_PER_TURN {
             let request = match socket::receive_now(connection.socket(), &mut self.packet) {
                 Ok(request) => request,
-                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    has_more = false;
+                    break;
+                }
                 Err(_) => return self.close(id),
             };
             if connection.handle(id, request, &self.daemon).is_err() {
                 return self.close(id);
             }
         }
+        if !has_more {
+            let data = epoll::EventData::new_u64(id);
+            // Cannot fail: the socket was added, and the change needs no memory.
+            let _ = epoll::modify(&self.epoll, connection.socket(), data, ONCE);
+        }
         if connection.is_unsettled() {
             self.look_soon();
+        }
+        if has_more {
+            self.wait(id);
         }
     }
 
@@ -331,6 +375,14 @@ impl Server {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
+        if let Some(process) = connection.account().process {
+            if let Some(ids) = self.processes.get_mut(&process) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.processes.remove(&process);
+                }
+            }
+        }
         let rest = connection.close(&self.epoll, &mut self.daemon.lock());
         if let Some(rest) = rest {
             self.unread.push(rest);
@@ -343,8 +395,8 @@ impl Server {
         let Some(key) = self.daemon.lock().process_ended(event) else {
             return;
         };
-        let gone = self.connections.iter().filter(|(_, c)| c.is_of(key));
-        for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let process = (key.tgid, key.start_time_ns);
+        for id in self.processes.remove(&process).into_iter().flatten() {
             if let Some(connection) = self.connections.get(&id) {
                 connection.refuse_heir();
             }
@@ -353,9 +405,13 @@ impl Server {
     }
 }
 
-fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>, data: u64) -> rustix::io::Result<()> {
-    let data = epoll::EventData::new_u64(data);
-    epoll::add(epoll, fd, data, EventFlags::IN)
+fn add(
+    epoll: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    data: u64,
+    events: EventFlags,
+) -> rustix::io::Result<()> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(data), events)
 }
 
 /// Returns random seeds for the hash tables, so that tenants cannot choose colliding keys.

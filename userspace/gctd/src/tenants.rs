@@ -3,145 +3,27 @@
 //! Publishes limits to processes and collects their counters, through their pages on each GPU.
 
 mod seats;
+mod tenant;
 
-use gct_core::gpu_time::GpuTime;
 use gct_core::ids::{GpuId, Owner, ProcKey};
-use gct_core::launches::Launches;
 use gct_core::policy::clock::{Demand, Seen};
 use gct_core::policy::slo::histogram::Histogram;
 use gct_core::state::State;
 use gct_core::units::Ns;
 use gct_core::unmanaged::Reason;
-use gctd_ipc::board::{Board, BoardWriter, Pulse, Slot, SlotIndex};
-use gctd_ipc::page::{Limits, Page};
-use gctd_ipc::shared::{SealedFd, Shared, SharedFd};
+use gctd_ipc::board::{Board, BoardWriter, Slot, SlotIndex};
+use gctd_ipc::shared::{SealedFd, SharedFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
 use seats::Holder;
 use std::collections::{BTreeMap, BTreeSet};
+use tenant::{new_tenant, Answer, Fds, Tenant};
 
 /// Channels that are not managed, by reason.
 pub(crate) type Counts = [u64; Reason::COUNT];
 
 /// The number of a connection.
 pub(crate) type ConnectionId = u64;
-
-/// A process on a GPU, on one of its connections.
-#[derive(Debug)]
-struct Tenant {
-    connection: ConnectionId,
-    proc: ProcKey,
-    user: Option<u32>,
-    gpu: GpuId,
-    minor: u32,
-    slot: Option<(SlotIndex, u32)>,
-    page: Shared<Page>,
-    fds: Fds,
-    generation: u64,
-    limits: Option<Limits>,
-    /// The generation that last changed a limit that the process enforces by controls.
-    controlled: u64,
-    /// The process's answer to that generation.
-    answer: Answer,
-    /// Its counters at the last collection.
-    seen: Launches,
-    /// Its time on the GPU at the last collection.
-    time: GpuTime,
-    /// Its faults at the last collection.
-    faults: u64,
-    /// Its requests when goals were last looked at.
-    requests: Histogram,
-    /// What it asks of the clock, and what it had reported when that was last looked at.
-    demand: Demand,
-    measured: Seen,
-}
-
-/// What a process has answered to the limits that it enforces by controls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    /// The limits bind it.
-    Applied,
-    /// The resource manager refused them.
-    Refused,
-    /// None yet, and the pending write waits for it.
-    Awaited,
-    /// None yet, and no write waits: the process joined a group, or a write was rolled back.
-    Due,
-    /// None in time. No write waits for the process until it answers.
-    Late,
-}
-
-/// The descriptors of a process's page and pulse.
-#[derive(Debug)]
-enum Fds {
-    /// The process has yet to map both.
-    Writable { page: SharedFd, pulse: SharedFd },
-    /// The process has mapped both, and they are sealed. Neighbours read the pulse.
-    Sealed { pulse: SealedFd },
-}
-
-impl Tenant {
-    /// Returns who has its slot.
-    fn holder(&self, state: &State<'_>) -> Holder {
-        holder(self.proc, self.user, state)
-    }
-
-    /// Returns the descriptor of the pulse once it is sealed.
-    fn pulse(&self) -> Option<BorrowedFd<'_>> {
-        match &self.fds {
-            Fds::Sealed { pulse } => Some(pulse.as_fd()),
-            Fds::Writable { .. } => None,
-        }
-    }
-
-    /// Adds to the core's statistics what the process has counted since the last call.
-    fn collect(&mut self, state: &mut State<'_>) {
-        let now = self.page.launches();
-        let more = now.since(&self.seen);
-        self.seen = now;
-        state.launched(self.proc, self.gpu, &more, self.page.effective());
-        let now = self.page.time();
-        state.used_gpu(self.proc, self.gpu, &now.since(&self.time));
-        self.time = now;
-        let (faults, xid) = self.page.faults();
-        let more = faults.saturating_sub(self.faults);
-        self.faults = faults;
-        state.faulted_often(self.proc, self.gpu, more, xid);
-    }
-
-    /// Writes the limits in force to its page, if they have changed. Returns whether they have.
-    fn publish(&mut self, state: &State<'_>, pending: bool) -> bool {
-        let settings = state.launch_settings(self.proc, self.gpu);
-        let share = state.share(self.proc, self.gpu);
-        let limits = Limits {
-            native: state.native(self.proc, self.gpu),
-            is_stray: state.group_of(self.proc).is_none(),
-            ..Limits::new(
-                &settings,
-                &state.standing(self.proc, self.gpu).own,
-                &state.gpu_topology(self.gpu),
-                &share,
-                state.clock(self.gpu),
-            )
-        };
-        if self.limits == Some(limits) {
-            return false;
-        }
-        let before = self.limits.unwrap_or(Limits::NONE);
-        self.limits = Some(limits);
-        self.generation += 1;
-        if before.controlled() != limits.controlled() {
-            self.controlled = self.generation;
-            self.answer = match (self.answer, pending) {
-                (Answer::Late, _) => Answer::Late,
-                (_, true) => Answer::Awaited,
-                (_, false) => Answer::Due,
-            };
-        }
-        self.page.set_limits(self.generation, &limits);
-        true
-    }
-}
 
 /// Returns whether an owner is a process or its group.
 fn belongs(state: &State<'_>, tenant: &Tenant, owner: Owner) -> bool {
@@ -162,12 +44,29 @@ struct GpuBoard {
     gpu: GpuId,
     writer: BoardWriter,
     fd: SealedFd,
+    /// The connections that have a slot.
+    seats: BTreeMap<SlotIndex, ConnectionId>,
 }
 
+impl GpuBoard {
+    fn clear(&mut self, index: SlotIndex) {
+        self.seats.remove(&index);
+        self.writer.set(index, Slot::default());
+    }
+}
+
+/// The pages of each connection.
+type ByConnection = BTreeMap<ConnectionId, Vec<Tenant>>;
+
 /// The pages of all processes and the boards of all GPUs.
+///
+/// A message of one connection costs what that connection has, and a look at the seats, however
+/// many others there are.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
-    tenants: Vec<Tenant>,
+    tenants: ByConnection,
+    /// The connections of each process that have pages.
+    processes: BTreeMap<ProcKey, BTreeSet<ConnectionId>>,
     boards: Vec<GpuBoard>,
     /// A number for each owner of reserved TPCs, in order of arrival.
     numbers: BTreeMap<Owner, u32>,
@@ -197,34 +96,45 @@ impl Tenants {
         self.ensure_board(gpu)?;
         let mut tenant = new_tenant(connection, (proc, user), (gpu, minor))?;
         tenant.slot = self.take_slot(&tenant, state);
-        self.tenants.push(tenant);
+        self.tenants.entry(connection).or_default().push(tenant);
+        let connections = self.processes.entry(proc).or_default();
+        connections.insert(connection);
         Ok(())
     }
 
     /// Takes a slot for a process: the one that an earlier connection of it has, or a free one.
     fn take_slot(&mut self, new: &Tenant, state: &State<'_>) -> Option<(SlotIndex, u32)> {
-        let mut here = self.tenants.iter_mut().filter(|t| t.gpu == new.gpu);
-        let earlier = here.find(|t| t.proc == new.proc && t.slot.is_some());
-        let index = match earlier.and_then(|t| t.slot.take()) {
-            Some((index, _)) => {
-                self.clear_slot(new.gpu, index);
-                index
+        let board = self.boards.iter_mut().find(|board| board.gpu == new.gpu)?;
+        let seated = |(index, at): (&SlotIndex, &ConnectionId)| {
+            let tenant = page(&self.tenants, *at, new.gpu)?;
+            Some((*index, tenant.proc, tenant.holder(state)))
+        };
+        let taken: Vec<_> = board.seats.iter().filter_map(seated).collect();
+        let earlier = taken.iter().find(|(_, proc, _)| *proc == new.proc);
+        let index = match earlier {
+            Some((index, ..)) => {
+                let before = board.seats.get(index).copied();
+                let before = before.and_then(|at| page_mut(&mut self.tenants, at, new.gpu));
+                if let Some(tenant) = before {
+                    tenant.slot = None;
+                }
+                board.clear(*index);
+                *index
             }
             None => {
-                let here = self.tenants.iter().filter(|t| t.gpu == new.gpu);
-                let taken = here.filter_map(|t| Some((t.slot?.0, t.holder(state))));
+                let taken = taken.iter().map(|(index, _, holder)| (*index, *holder));
                 let taken: Vec<(SlotIndex, Holder)> = taken.collect();
                 seats::free(&taken, new.holder(state))?
             }
         };
+        board.seats.insert(index, new.connection);
         self.last_user = self.last_user.checked_add(1).unwrap_or(1);
         Some((index, self.last_user))
     }
 
     /// Returns the reply for a page on a GPU.
     pub(crate) fn page_reply(&self, connection: ConnectionId, gpu: GpuId) -> Option<PageReply<'_>> {
-        let known = |t: &&Tenant| t.connection == connection && t.gpu == gpu;
-        let tenant = self.tenants.iter().find(known)?;
+        let tenant = page(&self.tenants, connection, gpu)?;
         let board = self.boards.iter().find(|board| board.gpu == gpu)?;
         let fds = match &tenant.fds {
             Fds::Writable { page, pulse } => {
@@ -245,8 +155,8 @@ impl Tenants {
     ///
     /// `ENOENT` without a page, `EPERM` if the process has set other seals.
     pub(crate) fn seal(&mut self, connection: ConnectionId, minor: u32) -> Result<()> {
-        let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
-        let tenant = self.tenants.iter_mut().find(of).ok_or(Errno::NOENT)?;
+        let mut pages = self.tenants.get_mut(&connection).into_iter().flatten();
+        let tenant = pages.find(|t| t.minor == minor).ok_or(Errno::NOENT)?;
         if let Fds::Writable { page, pulse } = &tenant.fds {
             page.seal()?;
             let pulse = pulse.seal()?;
@@ -255,76 +165,96 @@ impl Tenants {
         Ok(())
     }
 
-    fn clear_slot(&mut self, gpu: GpuId, index: SlotIndex) {
-        if let Some(board) = self.boards.iter_mut().find(|board| board.gpu == gpu) {
-            board.writer.set(index, Slot::default());
-        }
-    }
-
     fn ensure_board(&mut self, gpu: GpuId) -> Result<()> {
         if self.boards.iter().all(|board| board.gpu != gpu) {
             let (fd, page) = SharedFd::create::<Board>("gctgroup-board")?;
             let (writer, fd) = (BoardWriter::new(page), fd.seal()?);
-            self.boards.push(GpuBoard { gpu, writer, fd });
+            let seats = BTreeMap::new();
+            self.boards.push(GpuBoard {
+                gpu,
+                writer,
+                fd,
+                seats,
+            });
         }
         Ok(())
     }
 
+    /// Returns the pages of a connection.
+    fn of(&self, connection: ConnectionId) -> impl Iterator<Item = &Tenant> {
+        self.tenants.get(&connection).into_iter().flatten()
+    }
+
+    /// Returns all pages.
+    fn all(&self) -> impl Iterator<Item = &Tenant> {
+        self.tenants.values().flatten()
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Tenant> {
+        self.tenants.values_mut().flatten()
+    }
+
     /// Returns the GPUs on which a connection has a page.
     pub(crate) fn gpus_of(&self, connection: ConnectionId) -> impl Iterator<Item = GpuId> + '_ {
-        let own = move |t: &&Tenant| t.connection == connection;
-        self.tenants.iter().filter(own).map(|t| t.gpu)
+        self.of(connection).map(|t| t.gpu)
     }
 
     /// Returns the other processes on a GPU, if the connection has a page there.
     pub(crate) fn neighbours(&self, connection: ConnectionId, minor: u32) -> Vec<Neighbour<'_>> {
-        let on = |t: &&Tenant| t.minor == minor;
-        let mut here = self.tenants.iter().filter(on);
-        if !here.any(|t| t.connection == connection) {
-            return Vec::new();
-        }
-        let others = self.tenants.iter().filter(on);
-        others
-            .filter(|t| t.connection != connection)
+        let own = self.of(connection).find(|t| t.minor == minor);
+        let gpu = own.map(|t| t.gpu);
+        let board = self.boards.iter().find(|board| Some(board.gpu) == gpu);
+        let seats = board.map(|board| (board.gpu, board.seats.values()));
+        let seats = seats
+            .into_iter()
+            .flat_map(|(gpu, at)| at.map(move |at| (gpu, *at)));
+        seats
+            .filter(|(_, at)| *at != connection)
+            .filter_map(|(gpu, at)| page(&self.tenants, at, gpu))
             .filter_map(|t| Some((t.slot?, t.pulse()?)))
             .collect()
     }
 
     /// Collects the last counters of a connection and removes its pages.
     pub(crate) fn close(&mut self, connection: ConnectionId, state: &mut State<'_>) {
-        let gone = |tenant: &Tenant| tenant.connection == connection;
-        self.collect_counters(state, gone);
-        let slots = self.tenants.iter().filter(|tenant| gone(tenant));
-        let slots = slots.filter_map(|tenant| Some((tenant.gpu, tenant.slot?.0)));
-        for (gpu, index) in slots.collect::<Vec<_>>() {
-            self.clear_slot(gpu, index);
+        for mut tenant in self.tenants.remove(&connection).into_iter().flatten() {
+            tenant.collect(state);
+            let board = self.boards.iter_mut().find(|b| b.gpu == tenant.gpu);
+            if let Some((board, (index, _))) = board.zip(tenant.slot) {
+                board.clear(index);
+            }
+            if let Some(connections) = self.processes.get_mut(&tenant.proc) {
+                connections.remove(&connection);
+                if connections.is_empty() {
+                    self.processes.remove(&tenant.proc);
+                }
+            }
         }
-        self.tenants.retain(|tenant| !gone(tenant));
     }
 
     /// Adds to the core's statistics what all processes have counted since the last call.
     pub(crate) fn collect_all_counters(&mut self, state: &mut State<'_>) {
-        self.collect_counters(state, |_| true);
+        self.all_mut().for_each(|tenant| tenant.collect(state));
     }
 
     /// Does so for one process.
     pub(crate) fn collect_counters_of_process(&mut self, state: &mut State<'_>, key: ProcKey) {
-        self.collect_counters(state, |tenant| tenant.proc == key);
+        for connection in self.processes.get(&key).into_iter().flatten() {
+            let pages = self.tenants.get_mut(connection).into_iter().flatten();
+            pages.for_each(|tenant| tenant.collect(state));
+        }
     }
 
     /// Does so for the processes of an owner on a GPU. A tenant that reads its own statistics does
     /// not make the daemon read the pages of all.
     pub(crate) fn collect_counters_of(&mut self, state: &mut State<'_>, owner: Owner, gpu: GpuId) {
-        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.gpu == gpu) {
+        if let Owner::Proc(key) = owner {
+            return self.collect_counters_of_process(state, key);
+        }
+        for tenant in self.all_mut().filter(|tenant| tenant.gpu == gpu) {
             if belongs(state, tenant, owner) {
                 tenant.collect(state);
             }
-        }
-    }
-
-    fn collect_counters(&mut self, state: &mut State<'_>, of: impl Fn(&Tenant) -> bool) {
-        for tenant in self.tenants.iter_mut().filter(|tenant| of(tenant)) {
-            tenant.collect(state);
         }
     }
 
@@ -335,7 +265,7 @@ impl Tenants {
         now: Ns,
         mut found: impl FnMut(ProcKey, GpuId, &Histogram, Ns),
     ) {
-        for tenant in &mut self.tenants {
+        for tenant in self.all_mut() {
             let all = tenant.page.requests();
             let before = core::mem::replace(&mut tenant.requests, all);
             let open = tenant.page.open_request(now);
@@ -352,7 +282,7 @@ impl Tenants {
         mixed: bool,
         mut found: impl FnMut(ProcKey, &Demand, bool),
     ) {
-        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.gpu == gpu) {
+        for tenant in self.all_mut().filter(|tenant| tenant.gpu == gpu) {
             let now = Seen {
                 used: tenant.page.time().used,
                 launches: tenant.page.launches().launches,
@@ -373,16 +303,15 @@ impl Tenants {
         state: &State<'_>,
         pending: bool,
     ) {
-        let of = |t: &&mut Tenant| t.connection == connection && t.gpu == gpu;
-        if let Some(tenant) = self.tenants.iter_mut().find(of) {
-            tenant.publish(state, pending);
+        if let Some(tenant) = page_mut(&mut self.tenants, connection, gpu) {
+            tenant.publish(state, state.limits_launches(gpu), pending);
         }
     }
 
     /// Writes the slot of a process that has mapped its page.
     pub(crate) fn publish_slot(&mut self, connection: ConnectionId, minor: u32, state: &State<'_>) {
-        let of = |t: &&Tenant| t.connection == connection && t.minor == minor;
-        let Some(tenant) = self.tenants.iter().find(of) else {
+        let mut pages = self.tenants.get(&connection).into_iter().flatten();
+        let Some(tenant) = pages.find(|t| t.minor == minor) else {
             return;
         };
         let owner = state.owner_of(tenant.proc);
@@ -397,21 +326,24 @@ impl Tenants {
     /// `pending`: a write is pending. It waits for the processes whose time slice or freeze it
     /// changes, unless they were late before.
     pub(crate) fn publish(&mut self, state: &State<'_>, pending: bool) {
-        let mut changed = BTreeSet::new();
-        for tenant in &mut self.tenants {
-            if tenant.publish(state, pending) {
-                changed.insert(tenant.connection);
+        let gpus = self.boards.iter().map(|board| board.gpu);
+        let gpus = gpus.filter(|gpu| state.limits_launches(*gpu));
+        let gpus: BTreeSet<GpuId> = gpus.collect();
+        for pages in self.tenants.values_mut() {
+            let changed = pages.iter_mut().fold(false, |changed, tenant| {
+                let limits_launches = gpus.contains(&tenant.gpu);
+                tenant.publish(state, limits_launches, pending) | changed
+            });
+            // A process waits on the bell of one of its pages, whichever has changed.
+            if changed {
+                pages.iter().for_each(|tenant| tenant.page.ring());
             }
-        }
-        // A process waits on the bell of one of its pages, whichever has changed.
-        let notified = |tenant: &&Tenant| changed.contains(&tenant.connection);
-        for tenant in self.tenants.iter().filter(notified) {
-            tenant.page.ring();
         }
         self.number_owners(state);
         for board in &mut self.boards {
+            let seated = board.seats.values();
             // A process whose pulse cannot be read yet would look idle.
-            for tenant in self.tenants.iter().filter(|t| t.gpu == board.gpu) {
+            for tenant in seated.filter_map(|at| page(&self.tenants, *at, board.gpu)) {
                 write_slot(&mut board.writer, tenant, &self.numbers, state);
             }
         }
@@ -426,8 +358,8 @@ impl Tenants {
         generation: u64,
         refused: bool,
     ) -> bool {
-        let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
-        let Some(tenant) = self.tenants.iter_mut().find(of) else {
+        let mut pages = self.tenants.get_mut(&connection).into_iter().flatten();
+        let Some(tenant) = pages.find(|t| t.minor == minor) else {
             return false;
         };
         if generation < tenant.controlled {
@@ -443,13 +375,12 @@ impl Tenants {
 
     /// Returns whether the pending write waits for a process.
     pub(crate) fn awaits_acks(&self) -> bool {
-        let mut tenants = self.tenants.iter();
-        tenants.any(|tenant| tenant.answer == Answer::Awaited)
+        self.all().any(|tenant| tenant.answer == Answer::Awaited)
     }
 
     /// Stops waiting for the processes that have not answered in time.
     pub(crate) fn give_up(&mut self) {
-        for tenant in &mut self.tenants {
+        for tenant in self.all_mut() {
             if tenant.answer == Answer::Awaited {
                 tenant.answer = Answer::Late;
             }
@@ -489,14 +420,21 @@ impl Tenants {
         owner: Owner,
         gpu: GpuId,
     ) -> impl Iterator<Item = &'a Tenant> + use<'a, 's> {
-        let on_gpu = self.tenants.iter().filter(move |tenant| tenant.gpu == gpu);
+        let of_process = match owner {
+            Owner::Proc(key) => self.processes.get(&key),
+            Owner::Group(_) => None,
+        };
+        let of_process = of_process.into_iter().flatten();
+        let of_process = of_process.flat_map(|connection| self.of(*connection));
+        let of_group = matches!(owner, Owner::Group(_)).then(|| self.all());
+        let all = of_process.chain(of_group.into_iter().flatten());
+        let on_gpu = all.filter(move |tenant| tenant.gpu == gpu);
         on_gpu.filter(move |tenant| belongs(state, tenant, owner))
     }
 
     /// Numbers new owners, and removes those without a process.
     fn number_owners(&mut self, state: &State<'_>) {
-        let owners = self.tenants.iter().map(|t| state.owner_of(t.proc));
-        let owners: Vec<Owner> = owners.collect();
+        let owners: Vec<Owner> = self.all().map(|t| state.owner_of(t.proc)).collect();
         let here: BTreeSet<&Owner> = owners.iter().collect();
         self.numbers.retain(|known, _| here.contains(known));
         for owner in owners {
@@ -505,45 +443,27 @@ impl Tenants {
     }
 }
 
+/// Returns the page of a connection on a GPU.
+fn page(tenants: &ByConnection, connection: ConnectionId, gpu: GpuId) -> Option<&Tenant> {
+    let mut pages = tenants.get(&connection)?.iter();
+    pages.find(|tenant| tenant.gpu == gpu)
+}
+
+fn page_mut(
+    tenants: &mut ByConnection,
+    connection: ConnectionId,
+    gpu: GpuId,
+) -> Option<&mut Tenant> {
+    let mut pages = tenants.get_mut(&connection)?.iter_mut();
+    pages.find(|tenant| tenant.gpu == gpu)
+}
+
 /// Gives an owner the number behind the last one, unless it has one.
 fn number(numbers: &mut BTreeMap<Owner, u32>, last: &mut u32, owner: Owner) {
     numbers.entry(owner).or_insert_with(|| {
         *last = last.checked_add(1).unwrap_or(1);
         *last
     });
-}
-
-/// Creates a process on a GPU with an empty page, and no slot.
-fn new_tenant(
-    connection: ConnectionId,
-    (proc, user): (ProcKey, Option<u32>),
-    (gpu, minor): (GpuId, u32),
-) -> Result<Tenant> {
-    let (page_fd, page) = SharedFd::create::<Page>("gctgroup-page")?;
-    let (pulse_fd, _) = SharedFd::create::<Pulse>("gctgroup-pulse")?;
-    Ok(Tenant {
-        connection,
-        proc,
-        user,
-        gpu,
-        minor,
-        slot: None,
-        page,
-        fds: Fds::Writable {
-            page: page_fd,
-            pulse: pulse_fd,
-        },
-        generation: 0,
-        limits: None,
-        controlled: 0,
-        answer: Answer::Applied,
-        seen: Launches::ZERO,
-        time: GpuTime::ZERO,
-        faults: 0,
-        requests: Histogram::NEW,
-        demand: Demand::new(),
-        measured: Seen::default(),
-    })
 }
 
 /// Writes the slot of a process whose pulse can be read: what neighbours know of it.

@@ -248,9 +248,9 @@ fn many_users_and_processes_leave_descriptors_for_another() {
     assert!(served > 1, "the users before it hold {held:?}");
 }
 
-/// Asks and asks on many connections. What another sends last is served after a message of each.
+/// Asks and asks on many connections. What another sends last is served after some messages of all.
 #[test]
-fn connections_are_served_in_turns() {
+fn many_connections_have_no_more_turns_than_one() {
     const EACH: usize = 40;
     let daemon = Small::start("turns");
     let send = |socket: &OwnedFd, request: &Request| {
@@ -266,6 +266,8 @@ fn connections_are_served_in_turns() {
     };
     let flood: Vec<_> = (0..16).map(|_| greeted(&paths.tenants)).collect();
     let admin = greeted(&paths.admin);
+    // The daemon looks for more at the end of its turn.
+    std::thread::sleep(Duration::from_millis(200));
     let pid = Pid::from_child(&daemon.child);
     kill_process(pid, Signal::STOP).unwrap();
     let status = format!("/proc/{}/status", daemon.child.id());
@@ -290,5 +292,5 @@ fn connections_are_served_in_turns() {
         answers.filter(|answer| !knows(answer)).count()
     };
     let before: Vec<_> = flood.iter().map(before).collect();
-    assert!(before.iter().all(|count| *count < 8), "{before:?}");
+    assert!(before.iter().sum::<usize>() < 8, "{before:?}");
 }

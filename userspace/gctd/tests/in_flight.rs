@@ -65,8 +65,8 @@ fn greet(daemon: &Daemon) -> Result<OwnedFd, Reply> {
     }
 }
 
-/// Connects, and gets a page on the first GPU.
-fn with_page(daemon: &Daemon, rm_client: u32) -> OwnedFd {
+/// Connects, and makes a channel group on the first GPU.
+fn with_group(daemon: &Daemon, rm_client: u32) -> OwnedFd {
     let socket = greet(daemon).unwrap();
     for bytes in [
         alloc(0, 0, rm_client, 0x41),
@@ -82,10 +82,20 @@ fn with_page(daemon: &Daemon, rm_client: u32) -> OwnedFd {
         let granted = None;
         send(&socket, &Request::Leave { ioctl, granted }).unwrap();
     }
-    let (client, object) = (rm_client, TSG);
-    send(&socket, &Request::OpenPage { client, object }).unwrap();
-    let (_, fds) = socket::receive::<Reply>(socket.as_fd()).unwrap();
-    assert_eq!(fds.len(), 3);
+    socket
+}
+
+/// Asks for the page of a channel group. Returns how many descriptors came with the answer.
+fn ask(socket: &OwnedFd, client: u32) -> usize {
+    let object = TSG;
+    send(socket, &Request::OpenPage { client, object }).unwrap();
+    socket::receive::<Reply>(socket.as_fd()).unwrap().1.len()
+}
+
+/// Connects, and gets a page on the first GPU.
+fn with_page(daemon: &Daemon, rm_client: u32) -> OwnedFd {
+    let socket = with_group(daemon, rm_client);
+    assert_eq!(ask(&socket, rm_client), 3);
     send(&socket, &Request::PageMapped { minor: 0 }).unwrap();
     let mapped = socket::receive::<Reply>(socket.as_fd()).unwrap().0;
     assert_eq!(mapped, Reply::Done);
@@ -166,6 +176,39 @@ fn who_does_not_read_takes_no_descriptors_of_others() {
     drop(attackers);
     eventually_within(LATEST, &all, &mut more);
     drop(others);
+}
+
+/// Checks that descriptors count until they are read, and no longer, whenever a peer has asked.
+#[test]
+fn what_was_read_counts_no_more() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can start a daemon as another user");
+    }
+    // Two connections with pages, and the descriptors of one answer: three quarters or the half of
+    // what there is must stay free of them.
+    let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
+    let room = match cgroup {
+        Some("/") | None => 28,
+        Some(_) => 54,
+    };
+    let daemon = Daemon::with_descriptors("read", 1, Some(192 + room));
+    let look = || std::thread::sleep(Duration::from_millis(2500));
+    let clients = [0xc1d1_0000, 0xc1d1_0001];
+    let [one, other] = clients.map(|client| {
+        let socket = with_group(&daemon, client);
+        assert_eq!(ask(&socket, client), 3);
+        look();
+        socket
+    });
+    assert_eq!(ask(&one, clients[0]), 3);
+    assert_eq!(
+        ask(&other, clients[1]),
+        0,
+        "one answer is in flight, and there is room for no other"
+    );
+    look();
+    assert_eq!(ask(&other, clients[1]), 3);
 }
 
 /// Keeps more descriptors in flight than the daemon may have, as its user.

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{connect, hello, Tenant, DEVICE};
+use common::{connect, hello, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Daemon};
 use gctd_ipc::message::{Ioctl, Paged, Reply, Request};
@@ -175,6 +175,19 @@ fn questions(daemon: &Daemon, count: usize) -> Vec<Child> {
     vec![]
 }
 
+fn mapped(daemon: &Daemon, count: usize) -> Vec<Child> {
+    let raw = Raw::of(daemon);
+    raw.alloc([CLIENT, DEVICE, TSG, 0xa06c]);
+    let (client, object) = (CLIENT, TSG);
+    raw.send(&Request::OpenPage { client, object });
+    socket::receive::<Reply>(raw.0.as_fd()).unwrap();
+    for _ in 0..count {
+        raw.send(&Request::PageMapped { minor: 0 });
+        socket::receive::<Reply>(raw.0.as_fd()).unwrap();
+    }
+    vec![]
+}
+
 fn reads(daemon: &Daemon, count: usize) -> Vec<Child> {
     let mut tenant = Tenant::of(daemon);
     tenant.cuda(0);
@@ -212,6 +225,39 @@ fn cost(name: &str, flood: Flood, count: usize) -> Duration {
     children.iter_mut().for_each(|child| child.kill().unwrap());
     children.iter_mut().for_each(|child| _ = child.wait());
     rests(&daemon) - before
+}
+
+/// Returns what a flood costs beside so many processes with [`PAGES`] pages each, all of them in a
+/// group under a limit of memory.
+fn cost_beside(name: &str, flood: Flood, count: usize, others: usize) -> Duration {
+    let daemon = Daemon::new(&format!("crowd-{name}"), 1);
+    let admin = common::member(&daemon);
+    admin.write("web/0/gmem.limit", "100G").unwrap();
+    let mut crowd = pages(&daemon, others);
+    let before = rests(&daemon);
+    flood(&daemon, count);
+    let cost = rests(&daemon) - before;
+    crowd.iter_mut().for_each(|child| child.kill().unwrap());
+    crowd.iter_mut().for_each(|child| _ = child.wait());
+    cost
+}
+
+/// What a tenant sends costs some more beside many, who have to be told. Beside eight times as many
+/// it may cost three times as much.
+#[test]
+fn what_a_tenant_sends_costs_no_more_beside_a_crowd() {
+    for (name, flood, count) in [
+        ("connections", connections as Flood, 200),
+        ("beside", objects_beside_each_other, 2000),
+        ("charges", charges, 2000),
+        ("acknowledgements", acknowledgements, 4000),
+        ("mapped", mapped, 2000),
+        ("reads", reads, 500),
+    ] {
+        let [few, many] = [5, 40].map(|others| cost_beside(name, flood, count, others));
+        println!("{name}: {few:?}, then {many:?}");
+        assert!(many < 3 * few, "{name}: {few:?}, then {many:?}");
+    }
 }
 
 /// Four times as much may cost eight times as much. In quadratic time it costs sixteen times.

@@ -155,6 +155,7 @@ impl Daemon {
             },
         };
         self.follow(entry.file);
+        self.apply_effects();
         if outcome.is_ok() {
             self.keep_write(entry.file, scope, text);
         }
@@ -170,7 +171,7 @@ impl Daemon {
             self.follow_balance();
         }
         self.follow_driver_limits(file);
-        self.apply_effects();
+        self.apply_effects_later();
     }
 
     /// Writes a limit again, and waits for nobody. A limit of memory below what is charged by now

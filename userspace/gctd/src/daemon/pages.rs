@@ -93,7 +93,6 @@ impl Daemon {
         sealed.map_err(|_| Error::Access)?;
         let state = self.tables.state();
         self.tenants.publish_slot(session.connection, minor, &state);
-        self.apply_effects_later();
         Ok(())
     }
 

@@ -161,7 +161,7 @@ impl Daemon {
 
     /// Completes the pending write if it waits for nobody, and then begins the next.
     pub(super) fn try_commit(&mut self) {
-        while !self.tenants.awaits_acks() {
+        while self.pending.is_active() && !self.tenants.awaits_acks() {
             let Some(pending) = self.pending.current.take() else {
                 return;
             };
