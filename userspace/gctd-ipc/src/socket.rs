@@ -173,17 +173,27 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl Descriptor) -> Result<(T
     decode(&packet, received.bytes, received.flags).map(|message| (message, fds))
 }
 
-/// Sends the first request and receives its reply, also from a daemon that has already refused and
-/// closed the connection.
+/// Sends the first request, also to a daemon that has already refused and closed the connection:
+/// its reply can be received.
 ///
 /// # Errors
 ///
-/// Those of [`send`] and [`receive`].
-pub fn greet(socket: impl Descriptor, hello: &Request) -> Result<Reply> {
+/// Those of [`send`].
+pub fn send_first(socket: impl Descriptor, hello: &Request) -> Result<()> {
     match send(&socket, hello, &[], SendFlags::empty()) {
-        Ok(()) | Err(Errno::PIPE) => Ok(receive(&socket)?.0),
-        Err(error) => Err(error),
+        Err(Errno::PIPE) => Ok(()),
+        sent => sent,
     }
+}
+
+/// Sends the first request and receives its reply.
+///
+/// # Errors
+///
+/// Those of [`send_first`] and [`receive`].
+pub fn greet(socket: impl Descriptor, hello: &Request) -> Result<Reply> {
+    send_first(&socket, hello)?;
+    Ok(receive(&socket)?.0)
 }
 
 /// Receives the next message without blocking. The kernel closes descriptors that came with it.

@@ -11,12 +11,13 @@ mod replay;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
 use crate::descriptor::{Descriptor, Kept};
-use crate::greeting::Failure;
+use crate::greeting::{Answer, Failure, Greeting};
 use crate::message::{Ioctl, Managed, Paged, Reply, Request, MANAGED_MAX};
 use crate::page::{MaskWords, Page};
 use crate::paths::SocketPaths;
 use crate::shared::Shared;
-use crate::{greeting, socket};
+use crate::socket;
+use crate::versions::VERSIONS;
 use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{self, Action, Call, Class};
 use gct_core::units::Bytes;
@@ -35,8 +36,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Nanoseconds between two attempts to connect.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Nanoseconds until the next attempt after a daemon did not reply, since callers had to wait, or
-/// speaks other versions. They double with each further one, up to the second number.
+/// Nanoseconds until the next attempt after a daemon had no room for a connection, since callers
+/// had to wait, or speaks other versions. They double with each further one, up to the second
+/// number.
 const RETRY_LATE_NS: (u64, u64) = (3_000_000_000, 60_000_000_000);
 
 /// The shared memory of this process on one GPU.
@@ -80,8 +82,10 @@ pub enum ManagedCharge {
 pub struct Link {
     path: PathBuf,
     socket: Option<Kept>,
+    /// The greeting that a daemon has not answered yet: it hangs, or is stopped.
+    greeting: Option<Greeting<Kept>>,
     retry_at_ns: u64,
-    /// Nanoseconds until the next attempt if the daemon does not reply, or speaks other versions.
+    /// Nanoseconds until the next attempt if the daemon has no room, or speaks other versions.
     retry_late_ns: u64,
     failure: Option<Failure>,
     lost: u64,
@@ -109,6 +113,7 @@ impl Link {
         Self {
             path: path.into(),
             socket: None,
+            greeting: None,
             retry_at_ns: 0,
             retry_late_ns: RETRY_LATE_NS.0,
             failure: None,
@@ -191,7 +196,7 @@ impl Link {
     }
 
     /// Notices a lost daemon, and connects to a new one at most once a second. Returns `true` after
-    /// a connect.
+    /// a connect. Waits for the answer of a daemon once: it may come at any later call.
     ///
     /// The caller calls it periodically; `now_ns` is monotonic. After a connect there are no pages:
     /// [`Link::gpu_of`] asks for them. The pages of the old daemon keep its last limits.
@@ -199,25 +204,34 @@ impl Link {
         if self.socket.as_ref().is_some_and(hung_up) {
             self.lose();
         }
-        if self.socket.is_some() || now_ns < self.retry_at_ns {
+        if self.socket.is_some() {
             return false;
         }
-        let connected = greeting::open(&self.path, REPLY_TIMEOUT, true, Kept::high);
+        let connected = match self.greeting.take() {
+            Some(greeting) if !greeting.is_answered() => {
+                self.greeting = Some(greeting);
+                return false;
+            }
+            Some(greeting) => self.hear(greeting),
+            None if now_ns < self.retry_at_ns => return false,
+            None => self.greet(),
+        };
         self.failure = connected.as_ref().err().copied();
+        if self.greeting.is_some() {
+            self.retry_at_ns = now_ns.saturating_add(RETRY_NS);
+            return false;
+        }
         let is_late = matches!(
             self.failure,
             Some(Failure::Absent(Errno::AGAIN) | Failure::Versions(_))
         );
-        let wait = if is_late {
-            self.retry_late_ns
-        } else {
-            RETRY_NS
+        let late = self.retry_late_ns;
+        let (wait, next) = match is_late {
+            true => (late, late.saturating_mul(2).min(RETRY_LATE_NS.1)),
+            false => (RETRY_NS, RETRY_LATE_NS.0),
         };
         self.retry_at_ns = now_ns.saturating_add(wait);
-        self.retry_late_ns = match is_late {
-            true => wait.saturating_mul(2).min(RETRY_LATE_NS.1),
-            false => RETRY_LATE_NS.0,
-        };
+        self.retry_late_ns = next;
         let Ok(socket) = connected else {
             return false;
         };
@@ -239,6 +253,23 @@ impl Link {
         }
         self.gpus.clear();
         true
+    }
+
+    /// Greets a daemon and waits for its answer.
+    fn greet(&mut self) -> Result<Kept, Failure> {
+        let greeting = Greeting::send(&self.path, REPLY_TIMEOUT, (VERSIONS, true), Kept::high)?;
+        self.hear(greeting)
+    }
+
+    /// Returns the connection of a greeting, which stays if the daemon has not answered it.
+    fn hear(&mut self, greeting: Greeting<Kept>) -> Result<Kept, Failure> {
+        match greeting.receive(&self.path, REPLY_TIMEOUT, Kept::high)? {
+            Answer::Serves(socket) => Ok(socket),
+            Answer::Late(greeting) => {
+                self.greeting = Some(greeting);
+                Err(Failure::Absent(Errno::AGAIN))
+            }
+        }
     }
 
     /// Ends a connection that has failed. If the program has closed the socket, the daemon is still
@@ -265,6 +296,7 @@ impl Link {
     /// child calls it, where nothing may be allocated or freed.
     pub fn abandon(&mut self) {
         self.socket = None;
+        self.greeting = None;
     }
 
     /// Sends a request without a reply.
