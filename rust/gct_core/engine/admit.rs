@@ -282,6 +282,19 @@ impl State<'_> {
         self.objects.space(file, client).is_some()
     }
 
+    /// Returns whether an object is device memory that another process of a file's group has made.
+    /// A daemon asks this of a dup by CUDA IPC: what it knows of clients is what processes say, so
+    /// whoever names another one's memory may cost nobody outside of the group.
+    pub fn shares_memory(&self, file: FileId, client: Handle, object: Handle) -> bool {
+        let group = |proc| self.group_of(proc);
+        let own = self.files.get(&file).and_then(|file| group(file.proc));
+        let key = self.key_of_source(client, object);
+        let object = key.and_then(|key| self.objects.get(key));
+        let memory = object.filter(|object| object.class == Class::DeviceMemory);
+        let theirs = memory.and_then(|object| group(self.proc_of(object)?));
+        own.is_some() && own == theirs
+    }
+
     /// Returns the GPU of an object.
     pub fn gpu_of_object(&self, file: FileId, client: Handle, object: Handle) -> Option<GpuId> {
         let space = self.objects.space(file, client)?;

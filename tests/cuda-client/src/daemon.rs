@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 const TESTS: &[Test] = &[
     ("gctd.pageable_memory", pageable),
     ("gctd.is_killed", is_killed),
+    ("gctd.maker_of_group_dies", ipc::maker_of_group_dies),
 ];
 
 /// The tests of the patched driver that this mode does not have.

@@ -76,6 +76,22 @@ pub(crate) fn user() -> Outcome {
     }
 }
 
+/// Memory that outlives its maker stays charged to their group.
+pub(crate) fn maker_of_group_dies() -> Outcome {
+    let group = Group::named("sharers", &[])?;
+    let owner = group.starts("ipc_owner")?;
+    owner.has("# shared", 1)?;
+    let one = group.memory()?;
+    let user = group.starts("ipc_user")?;
+    user.has("# opened", 1)?;
+    let both = group.memory()?;
+    drop(owner);
+    until("the owner is gone", || Ok(group.memory()? < both))?;
+    same("the user's", group.memory()?, both - one + SHARED as u64)?;
+    user.passes()?;
+    until("nothing is charged", || Ok(group.memory()? == 0))
+}
+
 pub(crate) const TESTS: &[Test] = &[
     ("ipc.is_charged_to_its_owner", charged),
     ("ipc.owner_dies", owner_dies),

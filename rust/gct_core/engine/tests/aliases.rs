@@ -66,6 +66,30 @@ impl World {
     }
 }
 
+/// Checks which memory of others a daemon lets a process name.
+#[test]
+fn memory_is_shared_within_a_group() {
+    let mut world = World::new(FeatureSet::NONE);
+    let (_, maker) = world.web();
+    let process = |tgid| ProcKey { tgid, ..APP };
+    let sibling = world.open(process(501), "/web");
+    let strangers = [502, 503].map(|tgid| world.open(process(tgid), "/other"));
+    let mut shares = |file, object: u64| {
+        let (client, object) = (CLIENT.try_into().unwrap(), object.try_into().unwrap());
+        world.store.state().shares_memory(file, client, object)
+    };
+    assert!(shares(sibling, MEMORY) && shares(maker, MEMORY));
+    assert!(!shares(sibling, TSG) && !shares(sibling, 77));
+    assert!(!strangers.iter().any(|file| shares(*file, MEMORY)));
+    world.store.state().file_close(maker);
+    world.cuda(strangers[0]);
+    // Nobody outside of groups shares, and nobody with a group.
+    let (client, memory) = (CLIENT.try_into().unwrap(), MEMORY.try_into().unwrap());
+    for file in [sibling, strangers[1]] {
+        assert!(!world.store.state().shares_memory(file, client, memory));
+    }
+}
+
 const ONE_GROUP: &str = "channel_groups 1\nchannels 0\nshared_channels 0\n";
 const ONE_OF_EACH: &str = "channel_groups 1\nchannels 1\nshared_channels 0\n";
 

@@ -43,15 +43,22 @@ impl Daemon {
         call.ok().flatten()
     }
 
-    /// Returns whether a call names only RM clients of the process itself.
+    /// Returns whether a call names only RM clients of the process itself, and memory of its group.
     fn permits(&mut self, session: &Session, call: &Call) -> bool {
-        let mut own = |client| self.tables.state().has_client(session.file, client);
+        let state = self.tables.state();
+        let own = |client| state.has_client(session.file, client);
         let permitted = match call.action {
             Action::Alloc {
                 class: Class::Client,
                 ..
             } => true,
-            Action::Dup { source_client, .. } => own(call.client) && own(source_client),
+            Action::Dup {
+                source_client,
+                source,
+            } => {
+                let shares = || state.shares_memory(session.file, source_client, source);
+                own(call.client) && (own(source_client) || shares())
+            }
             _ => own(call.client),
         };
         if !permitted {
