@@ -7,14 +7,18 @@ use std::io::Write;
 use std::time::Duration;
 
 /// Launches, and ends: by `exit`, in a channel group of its `own`, or by a signal that it does not
-/// handle (`term`). The GPU reads the launch a moment later, and a thread says so if it still can.
-/// That thread then launches once more where a signal ends the program.
+/// handle (`term`), which may come `inside` the library. The GPU reads the launch a moment later,
+/// and a thread says so if it still can. That thread then launches once more where a signal ends
+/// the program.
 pub(crate) fn run(how: &str) {
     assert_eq!(fake(c"fake_open_device"), 0);
     if how == "own" {
         assert_eq!(fake(c"fake_open_group"), 0);
     }
     open();
+    if how == "inside" {
+        inside();
+    }
     let put = fake(c"fake_launch");
     while fake(c"fake_put") != put {
         std::thread::sleep(Duration::from_millis(1));
@@ -31,6 +35,17 @@ pub(crate) fn run(how: &str) {
     });
     if is_ended {
         terminate();
+    }
+}
+
+/// Gets a signal while the library changes what it knows of channels.
+fn inside() -> ! {
+    // SAFETY: ends this program if nothing else does.
+    unsafe { libc::alarm(20) };
+    fake(c"fake_terminate");
+    assert_eq!(fake(c"fake_second"), 0);
+    loop {
+        std::thread::sleep(Duration::from_secs(60));
     }
 }
 

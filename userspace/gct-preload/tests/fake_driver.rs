@@ -35,6 +35,8 @@ static MEMORY: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 static REAL: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 /// The program's mappings of these objects.
 static PROGRAM: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// Whether SIGTERM comes when the library next moves a mapping.
+static TERMINATES: AtomicBool = AtomicBool::new(false);
 /// The object that the next `mmap` maps.
 static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
 
@@ -78,6 +80,10 @@ pub unsafe extern "C" fn syscall(
         // SAFETY: the caller's.
         let ret = unsafe { raw(number, [a, b, c, d, e, f]) };
         another_thread_maps(b);
+        if TERMINATES.swap(false, Ordering::Relaxed) {
+            // SAFETY: a signal to this thread.
+            unsafe { libc::raise(libc::SIGTERM) };
+        }
         return ret;
     }
     let mut args = [a, b, c, d, e, f];
@@ -380,6 +386,13 @@ fn channel(handle: u32, offset: usize) -> c_int {
     (params[2], params[3], params[4]) = (ring as u32, (ring >> 32) as u32, ENTRIES);
     (params[8], params[16]) = (RINGS, (USERD + offset) as u32);
     alloc(handle, 0xc86f, &mut params)
+}
+
+/// Sends SIGTERM to the thread in which the library next moves a mapping.
+#[no_mangle]
+pub extern "C" fn fake_terminate() -> u32 {
+    TERMINATES.store(true, Ordering::Relaxed);
+    0
 }
 
 /// Makes a second channel, after mapping doorbells anew. Returns 0, or another number if a step

@@ -134,6 +134,7 @@ fn a_client_of_mps_ends_when_its_work_has() {
         ("exit", "read", None),
         ("own", "", None),
         ("term", "read", Some(libc::SIGTERM)),
+        ("inside", "", Some(libc::SIGTERM)),
     ] {
         let started = Instant::now();
         let output = program("ends").arg(how).output().unwrap();

@@ -76,6 +76,33 @@ fn a_frozen_tenant_publishes_nothing_and_goes_on_afterwards() {
     assert!(bench.machine.report().runs.len() > ran);
 }
 
+/// Checks what a client of MPS waits for at its end: what the GPU has read and not ended, too.
+#[test]
+fn a_launch_that_runs_is_work_although_the_gpu_has_read_it() {
+    let mut bench = Bench::new(paced(10), Order::Late);
+    assert!(bench.launch());
+    bench.work();
+    while bench.outstanding() == 0 {
+        assert!(bench.step());
+    }
+    let has_work = |bench: &mut Bench, held| bench.channel.has_work(&bench.shadow, held);
+    assert!(has_work(&mut bench, false) && has_work(&mut bench, true));
+    // From a signal on nothing more goes to the GPU, and what is held back is not waited for.
+    bench.governor.set_limits(LaunchLimits {
+        frozen: true,
+        ..paced(10)
+    });
+    for _ in 0..2000 {
+        bench.work();
+        bench.step();
+    }
+    assert_eq!(bench.outstanding(), 0);
+    assert_eq!(
+        (has_work(&mut bench, false), has_work(&mut bench, true)),
+        (false, true)
+    );
+}
+
 #[test]
 fn without_limits_the_rings_are_the_same() {
     let mut bench = Bench::new(LaunchLimits::NONE, Order::Random(1));
