@@ -335,7 +335,7 @@ pub fn arm(words: &mut [u32], calls: &[QmdCall]) {
 }
 
 /// Returns the index of the word with the bit that makes mask words count, and that bit. Versions
-/// before 4.0 have none: their masks always count.
+/// before 4.0 have none: their masks always count. Version 5.1 has no mask.
 fn valid_bit(version: Version) -> Option<(usize, u32)> {
     with_layout!(version, L => {
         L::MASK_VALID.map(|valid| (valid.word(), 1 << valid.shift()))
@@ -385,24 +385,30 @@ pub fn arm_write(node: &Node, precedence: Option<Precedence>) -> Option<MaskWrit
 /// disable, or only its tenant's with `None`. A node that is not armed, or has another
 /// place, also needs [`arm_write`].
 ///
+/// One store writes the words that adjoin. Versions 3.0 and 4.1 have further bits elsewhere, for
+/// TPCs from 64 and 128 on, and a mask that disables one of those is refused.
+///
 /// The words take effect in the next replay if the node is not running.
 /// `gctgroup-docs/submission.md` says what makes the scheduler read them again.
 ///
 /// # Errors
 ///
-/// The errors of [`mask::apply`] that come from the mask, and [`Reason::TooWide`].
+/// The errors of [`mask::apply`] that come from the mask or the version, and [`Reason::TooWide`].
 pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite, Reason> {
+    let (first, count) = with_layout!(node.version, L => {
+        let first = L::MASK.first().ok_or(Reason::SubTasks)?.word();
+        let words = L::MASK.iter().zip(first..);
+        let adjoin = words.take_while(|(field, word)| field.width() == 32 && field.word() == *word);
+        (first, adjoin.count().min(MASK_WORDS))
+    });
     let words = match mask {
         Some(mask) => {
-            let decision = mask::combine(node.tenant, mask, mask::width(node.version))?;
+            // CAST: a few words.
+            let decision = mask::combine(node.tenant, mask, (count as u16) << 5)?;
             mask::fitting(decision, node.needs, mask)?.0
         }
         None => node.tenant.unwrap_or([0; MASK_WORDS]),
     };
-    let (first, count) = with_layout!(node.version, L => {
-        let first = L::MASK.first().map_or(0, |field| field.word());
-        (first, L::MASK.iter().filter(|field| field.width() == 32).count().min(MASK_WORDS))
-    });
     Ok(MaskWrite {
         va: word_va(node, first),
         words,

@@ -230,8 +230,10 @@ fn release(fields: &ReleaseFields, qmd: &[u32]) -> Option<Release> {
 fn dependent(fields: &DependentFields, qmd: &[u32]) -> Option<Dependent> {
     fields.enable.is_set(qmd).then(|| Dependent {
         va: fields.pointer.map(|field| u64::from(field.get(qmd)) << 8),
-        action: DependentAction::of_field(fields.action.get(qmd)),
-        prefetch: fields.prefetch.is_set(qmd),
+        action: fields.action.map_or(DependentAction::Schedule, |field| {
+            DependentAction::of_field(field.get(qmd))
+        }),
+        prefetch: fields.prefetch.is_some_and(|field| field.is_set(qmd)),
     })
 }
 
@@ -260,7 +262,8 @@ impl Nature {
     pub(crate) fn read<L: Layout>(qmd: &[u32]) -> Self {
         Self {
             kind: kind::<L>(qmd),
-            node: L::REQUIRE_SCHEDULING_PCAS.is_set(qmd) && L::SELF_COPY_ON_COMPLETION.is_set(qmd),
+            node: L::REQUIRE_SCHEDULING_PCAS.is_set(qmd)
+                && L::SELF_COPY_ON_COMPLETION.is_some_and(|field| field.is_set(qmd)),
         }
     }
 
@@ -291,7 +294,7 @@ pub(super) fn effects<L: Layout>(qmd: &[u32]) -> Effects {
         increment,
         decrement,
     });
-    effects.self_copy = L::SELF_COPY_ON_COMPLETION.is_set(qmd);
+    effects.self_copy = L::SELF_COPY_ON_COMPLETION.is_some_and(|field| field.is_set(qmd));
     effects
 }
 
@@ -300,7 +303,7 @@ fn waits<L: Layout>(qmd: &[u32]) -> Waits {
     Waits {
         latch: L::LATCH.and_then(wait),
         requires_pcas: L::REQUIRE_SCHEDULING_PCAS.is_set(qmd),
-        dependences: L::DEPENDENCE_COUNTER.get(qmd),
+        dependences: L::DEPENDENCE_COUNTER.map_or(0, |field| field.get(qmd)),
     }
 }
 
@@ -338,6 +341,9 @@ pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
         Kind::Cooperative | Kind::CooperativeCluster => return Err(Reason::Cooperative),
         Kind::Undocumented(_) => return Err(Reason::Kind),
     }
+    if L::MASK.is_empty() {
+        return Err(Reason::SubTasks);
+    }
     if !L::SPLIT_MEASURED {
         return Err(Reason::NotMeasured);
     }
@@ -347,10 +353,10 @@ pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
     if L::REQUIRE_SCHEDULING_PCAS.is_set(qmd) {
         return Err(Reason::RequiresPcas);
     }
-    if L::DEPENDENCE_COUNTER.is_set(qmd) {
+    if L::DEPENDENCE_COUNTER.is_some_and(|field| field.is_set(qmd)) {
         return Err(Reason::Dependences);
     }
-    if L::SELF_COPY_ON_COMPLETION.is_set(qmd) {
+    if L::SELF_COPY_ON_COMPLETION.is_some_and(|field| field.is_set(qmd)) {
         return Err(Reason::SelfCopy);
     }
     if L::SEQUENTIALLY_RUN_CTAS.is_some_and(|field| field.is_set(qmd)) {

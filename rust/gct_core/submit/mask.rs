@@ -15,8 +15,9 @@
 //! | QMD version | bits of the mask | count |
 //! |---|---|---|
 //! | 2 and 3 | 64; 72 on Ada | always |
-//! | 4 (Hopper) | 128 | if a further bit says so |
-//! | 5 (Blackwell) | 256 | if a further bit says so |
+//! | 4.0 (Hopper) | 128 | if a further bit says so |
+//! | 4.1 and 5.0 (Blackwell) | 256 | if a further bit says so |
+//! | 5.1 (Blackwell) | none | |
 //!
 //! The tenant may have a mask of its own:
 //!
@@ -149,6 +150,9 @@ impl Marks {
 /// Decides what `qmd` disables so that both `mask` and its tenant are obeyed.
 #[inline(always)]
 fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Reason> {
+    if L::MASK.is_empty() {
+        return Err(Reason::SubTasks);
+    }
     match launch::kind::<L>(qmd) {
         Kind::Grid => combine(read_as::<L>(qmd), mask, width_of::<L>()),
         Kind::Queue => Err(Reason::Queue),
@@ -234,9 +238,10 @@ fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
 /// # Errors
 ///
 /// The [`Reason`] why nothing was written: [`Queue`](Reason::Queue), [`Null`](Reason::Null) and
-/// [`Kind`](Reason::Kind) by what is launched, [`TooWide`](Reason::TooWide) where it would not fit,
-/// [`MaskEmpty`](Reason::MaskEmpty), [`MaskTooNarrow`](Reason::MaskTooNarrow), and
-/// [`Fragmented`](Reason::Fragmented) when `qmd` is too short.
+/// [`Kind`](Reason::Kind) by what is launched, [`SubTasks`](Reason::SubTasks) where the version has
+/// no mask, [`TooWide`](Reason::TooWide) where it would not fit, [`MaskEmpty`](Reason::MaskEmpty),
+/// [`MaskTooNarrow`](Reason::MaskTooNarrow), and [`Fragmented`](Reason::Fragmented) when `qmd` is
+/// too short.
 #[inline]
 pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
     // Fast path: the version of every launch on Hopper.

@@ -8,10 +8,13 @@
 //! version; nothing outside this directory knows a bit number. `tests.rs` compares the tables with
 //! the headers.
 
+pub mod v02_03;
 pub mod v02_04;
 pub mod v03_00;
 pub mod v04_00;
+pub mod v04_01;
 pub mod v05_00;
+pub mod v05_01;
 mod version;
 mod view;
 
@@ -175,6 +178,162 @@ macro_rules! fields {
 }
 use fields;
 
+/// Returns the threads of a block, of the fields in scope. As the macros below it is for versions
+/// whose headers name them alike.
+macro_rules! block_fields {
+    () => {
+        [
+            CTA_THREAD_DIMENSION0,
+            CTA_THREAD_DIMENSION1,
+            CTA_THREAD_DIMENSION2,
+        ]
+    };
+}
+use block_fields;
+
+/// Returns the releases of versions 2.3 and 2.4.
+macro_rules! releases_of_version_2 {
+    () => {
+        &[
+            ReleaseFields {
+                enable: SEMAPHORE_RELEASE_ENABLE0,
+                structure_size: RELEASE0_STRUCTURE_SIZE,
+                membar: RELEASE_MEMBAR_TYPE,
+                reduction_enable: RELEASE0_REDUCTION_ENABLE,
+                reduction_op: RELEASE0_REDUCTION_OP,
+                address: [RELEASE0_ADDRESS_LOWER, RELEASE0_ADDRESS_UPPER],
+                payload: (RELEASE0_PAYLOAD, None),
+            },
+            ReleaseFields {
+                enable: SEMAPHORE_RELEASE_ENABLE1,
+                structure_size: RELEASE1_STRUCTURE_SIZE,
+                membar: RELEASE_MEMBAR_TYPE,
+                reduction_enable: RELEASE1_REDUCTION_ENABLE,
+                reduction_op: RELEASE1_REDUCTION_OP,
+                address: [RELEASE1_ADDRESS_LOWER, RELEASE1_ADDRESS_UPPER],
+                payload: (RELEASE1_PAYLOAD, None),
+            },
+        ]
+    };
+}
+use releases_of_version_2;
+
+/// Returns the release number `$number` of versions 4 and 5, with its address and payload.
+macro_rules! release_of_versions_4_and_5 {
+    ($number:literal, $lower:ident, $upper:ident, $low:ident, $high:ident) => {
+        ReleaseFields {
+            enable: RELEASE_ENABLE.nth($number),
+            structure_size: RELEASE_STRUCTURE_SIZE.nth($number),
+            membar: RELEASE_MEMBAR_TYPE.nth($number),
+            reduction_enable: RELEASE_REDUCTION_ENABLE.nth($number),
+            reduction_op: RELEASE_REDUCTION_OP.nth($number),
+            address: [$lower, $upper],
+            payload: ($low, Some($high)),
+        }
+    };
+}
+use release_of_versions_4_and_5;
+
+/// Returns the three releases of versions 4.0, 4.1 and 5.0.
+macro_rules! releases_of_versions_4_and_5 {
+    () => {
+        &[
+            super::release_of_versions_4_and_5!(
+                0,
+                RELEASE_SEMAPHORE0_ADDR_LOWER,
+                RELEASE_SEMAPHORE0_ADDR_UPPER,
+                RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
+                RELEASE_SEMAPHORE0_PAYLOAD_UPPER
+            ),
+            super::release_of_versions_4_and_5!(
+                1,
+                RELEASE_SEMAPHORE1_ADDR_LOWER,
+                RELEASE_SEMAPHORE1_ADDR_UPPER,
+                RELEASE_SEMAPHORE1_PAYLOAD_LOWER,
+                RELEASE_SEMAPHORE1_PAYLOAD_UPPER
+            ),
+            super::release_of_versions_4_and_5!(
+                2,
+                RELEASE_SEMAPHORE2_ADDR_LOWER,
+                RELEASE_SEMAPHORE2_ADDR_UPPER,
+                RELEASE_SEMAPHORE2_PAYLOAD_LOWER,
+                RELEASE_SEMAPHORE2_PAYLOAD_UPPER
+            ),
+        ]
+    };
+}
+use releases_of_versions_4_and_5;
+
+/// Returns the dependents of versions 4 and 5, with the pointers to both.
+macro_rules! dependents_of_versions_4_and_5 {
+    ($first:expr, $second:expr) => {
+        &[
+            DependentFields {
+                enable: DEPENDENT_QMD_ENABLE.nth(0),
+                action: Some(DEPENDENT_QMD_ACTION.nth(0)),
+                prefetch: Some(DEPENDENT_QMD_PREFETCH.nth(0)),
+                pointer: Some($first),
+            },
+            DependentFields {
+                enable: DEPENDENT_QMD_ENABLE.nth(1),
+                action: Some(DEPENDENT_QMD_ACTION.nth(1)),
+                prefetch: Some(DEPENDENT_QMD_PREFETCH.nth(1)),
+                pointer: Some($second),
+            },
+        ]
+    };
+}
+use dependents_of_versions_4_and_5;
+
+/// Returns the dependents of versions 2.4 and 3.0, which have one pointer.
+macro_rules! dependents_of_versions_2_and_3 {
+    () => {
+        &[
+            DependentFields {
+                enable: DEPENDENT_QMD0_ENABLE,
+                action: Some(DEPENDENT_QMD0_ACTION),
+                prefetch: Some(DEPENDENT_QMD0_PREFETCH),
+                pointer: Some(DEPENDENT_QMD0_POINTER),
+            },
+            DependentFields {
+                enable: DEPENDENT_QMD1_ENABLE,
+                action: Some(DEPENDENT_QMD1_ACTION),
+                prefetch: Some(DEPENDENT_QMD1_PREFETCH),
+                pointer: None,
+            },
+        ]
+    };
+}
+use dependents_of_versions_2_and_3;
+
+/// Returns the latches of versions 4 and 5.
+macro_rules! latch_fields {
+    () => {
+        LatchFields {
+            arrive: ARRIVE_AT_LATCH_VALID,
+            arrive_id: ARRIVE_AT_LATCH_ID,
+            wait: WAIT_ON_LATCH_VALID,
+            wait_id: WAIT_ON_LATCH_ID,
+            pre_exit: ENABLE_PROGRAM_PRE_EXIT,
+            pre_exit_at_last: PRE_EXIT_AT_LAST_CTA_LAUNCH,
+        }
+    };
+}
+use latch_fields;
+
+/// Returns the reference count of any version.
+macro_rules! reference_fields {
+    () => {
+        ReferenceFields {
+            id: CWD_REFERENCE_COUNT_ID,
+            delta_minus_one: CWD_REFERENCE_COUNT_DELTA_MINUS_ONE,
+            increment: CWD_REFERENCE_COUNT_INCR_ENABLE,
+            decrement: CWD_REFERENCE_COUNT_DECR_ENABLE,
+        }
+    };
+}
+use reference_fields;
+
 /// How a version states the kind of launch.
 #[derive(Clone, Copy, Debug)]
 pub enum TypeField {
@@ -208,10 +367,10 @@ pub struct ReleaseFields {
 pub struct DependentFields {
     /// Whether there is one.
     pub enable: Field,
-    /// What happens to it.
-    pub action: Field,
+    /// What happens to it; `None` where it is always scheduled.
+    pub action: Option<Field>,
     /// Whether it is fetched early.
-    pub prefetch: Field,
+    pub prefetch: Option<Field>,
     /// Its address, shifted right by 8; version 2.4 has one for the first only.
     pub pointer: Option<Field>,
 }
@@ -278,18 +437,18 @@ pub trait Layout {
     /// Shift of that address.
     const PROGRAM_SHIFT: u32;
     /// Decrements that it waits for.
-    const DEPENDENCE_COUNTER: Field;
+    const DEPENDENCE_COUNTER: Option<Field>;
     /// Whether a copying PCAS does not schedule it.
     const REQUIRE_SCHEDULING_PCAS: Field;
     /// Whether the stored QMD is restored after completion, to run again.
-    const SELF_COPY_ON_COMPLETION: Field;
+    const SELF_COPY_ON_COMPLETION: Option<Field>;
     /// Whether blocks run one after another; Blackwell has no such field.
     const SEQUENTIALLY_RUN_CTAS: Option<Field>;
     /// Whether the blocks come from a launch queue.
     const LAUNCH_QUEUE: Option<Field>;
-    /// Whether the mask words count; `None` where they always do.
+    /// Whether the mask words count; `None` where they always do, and where there are none.
     const MASK_VALID: Option<Field>;
-    /// Words of the mask of disabled TPCs, lowest TPC first.
+    /// Words of the mask of disabled TPCs, lowest TPC first; none where a launch has several grids.
     const MASK: &'static [Field];
     /// The semaphore releases.
     const RELEASES: &'static [ReleaseFields];
@@ -307,6 +466,10 @@ pub trait Layout {
 macro_rules! with_layout {
     ($version:expr, $layout:ident => $body:expr) => {
         match $version {
+            $crate::submit::qmd::Version::V02_03 => {
+                type $layout = $crate::submit::qmd::v02_03::V02_03;
+                $body
+            }
             $crate::submit::qmd::Version::V02_04 => {
                 type $layout = $crate::submit::qmd::v02_04::V02_04;
                 $body
@@ -319,8 +482,16 @@ macro_rules! with_layout {
                 type $layout = $crate::submit::qmd::v04_00::V04_00;
                 $body
             }
+            $crate::submit::qmd::Version::V04_01 => {
+                type $layout = $crate::submit::qmd::v04_01::V04_01;
+                $body
+            }
             $crate::submit::qmd::Version::V05_00 => {
                 type $layout = $crate::submit::qmd::v05_00::V05_00;
+                $body
+            }
+            $crate::submit::qmd::Version::V05_01 => {
+                type $layout = $crate::submit::qmd::v05_01::V05_01;
                 $body
             }
         }

@@ -112,6 +112,8 @@ reasons! {
     Unreadable = "unreadable",
     /// The launch uses all releases of its QMD, so nothing would tell that its slot is free.
     Releases = "releases",
+    /// The QMD has sub-tasks and no mask (version 5.1).
+    SubTasks = "sub-tasks",
 }
 
 /// Counts over all segments of their owner. Every number only grows.

@@ -169,6 +169,12 @@ const fn dependent(enable: u16, pointer: Option<Bits>) -> DependentBits {
     }
 }
 
+const NO_DEPENDENT: DependentBits = DependentBits {
+    enable: None,
+    action: None,
+    pointer: None,
+};
+
 /// GA100 with CUDA.
 pub const V02_04: Layout = Layout {
     version: (2, 4),
@@ -197,13 +203,22 @@ pub const V02_04: Layout = Layout {
     reference: [mw(357, 352), mw(365, 358), bit(367), bit(371)],
 };
 
+/// Turing and Ampere: version 2.4 without what makes descriptors wait for each other. Its dependent
+/// is always scheduled, which the model does not do.
+pub const V02_03: Layout = Layout {
+    version: (2, 3),
+    counter: None,
+    self_copy: None,
+    dependents: [NO_DEPENDENT; 2],
+    ..V02_04
+};
+
 /// GA10x and Ada.
 pub const V03_00: Layout = Layout {
     version: (3, 0),
     counter: mw(157, 142),
     // The last two are Ada's EXT_LOWER and EXT_UPPER (clc9c0qmd.h).
     mask: parts([mw(703, 672), mw(735, 704), mw(377, 372), mw(380, 379)]),
-    grid: [mw(415, 384), mw(431, 416), mw(447, 432)],
     releases: [release_v3(768), release_v3(896), release_v3(1664)],
     dependents: [dependent(512, mw(511, 480)), dependent(517, None)],
     ..V02_04
@@ -244,6 +259,23 @@ pub const V04_00: Layout = Layout {
     wait: [bit(29), mw(1535, 1504)],
     pre_exit: bit(1151),
     reference: [mw(1133, 1128), mw(1127, 1120), bit(1134), bit(1135)],
+};
+
+/// Hopper's layout on Blackwell.
+pub const V04_01: Layout = Layout {
+    version: (4, 1),
+    mask: parts([
+        mw(2463, 2432),
+        mw(2495, 2464),
+        mw(2527, 2496),
+        mw(2559, 2528),
+        mw(2719, 2688),
+        mw(2751, 2720),
+        mw(2783, 2752),
+        mw(2815, 2784),
+    ]),
+    threads: [mw(1167, 1152), mw(1183, 1168), mw(1191, 1184)],
+    ..V04_00
 };
 
 /// Blackwell.
@@ -288,7 +320,7 @@ pub const V05_00: Layout = Layout {
 };
 
 /// Every layout that the model knows.
-pub const LAYOUTS: [&Layout; 4] = [&V02_04, &V03_00, &V04_00, &V05_00];
+pub const LAYOUTS: [&Layout; 6] = [&V02_03, &V02_04, &V03_00, &V04_00, &V04_01, &V05_00];
 
 /// Returns the value of `field` in `words`; 0 if the layout has no such field or the words end
 /// before it.

@@ -10,7 +10,7 @@ use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{in_place, Order as Wanted};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{QmdCall, Tracker};
-use gct_model::qmd::{set, Layout, LAYOUTS, V02_04, V03_00, V04_00, V05_00, WORDS_MAX};
+use gct_model::qmd::{set, Layout, LAYOUTS, WORDS_MAX};
 use gct_model::{compare, Expected, Kind, Mask, Order};
 
 const QMD: u64 = 0x2_0400_0000;
@@ -44,7 +44,7 @@ fn qmd(layout: &Layout) -> [u32; WORDS_MAX] {
 fn channel_class(layout: &Layout) -> u16 {
     match layout.version {
         (4, 0) => 0xc86f,
-        (5, 0) => 0xc96f,
+        (4, 1) | (5, 0) => 0xc96f,
         _ => 0xc56f,
     }
 }
@@ -107,7 +107,7 @@ fn every_version_runs_and_is_masked_where_the_model_says() {
 
 #[test]
 fn resume_of_every_version_counts_with_schedule() {
-    for layout in [&V02_04, &V03_00, &V04_00, &V05_00] {
+    for layout in LAYOUTS {
         let mut words = qmd(layout);
         for (field, value) in layout.resume.into_iter().zip([4, 2, 0]) {
             set(&mut words, field, value);

@@ -374,8 +374,10 @@ fn dependents(qmd: &Qmd) -> [Option<(u32, u64)>; 2] {
         let va = dependent
             .pointer
             .map(|field| u64::from(field.get(qmd)) << 8);
+        let action = dependent.action;
+        let action = action.map_or(ACTION_SCHEDULE, |field| field.get(qmd));
         let is_enabled = dependent.enable.is_set(qmd);
-        is_enabled.then(|| (dependent.action.get(qmd), va.unwrap_or(0)))
+        is_enabled.then(|| (action, va.unwrap_or(0)))
     })
 }
 

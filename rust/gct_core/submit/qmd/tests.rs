@@ -6,7 +6,9 @@
 //! that the rewriter relies on, from a third source: findings of other projects on hardware
 //! (`gctgroup-docs/hardware.md`).
 
-use super::Version;
+use super::{Family, Version};
+use crate::submit::stats::Reason;
+use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::string::ToString;
 use std::vec;
@@ -18,10 +20,13 @@ type Places<'a> = BTreeMap<&'a str, (u16, u16, u16)>;
 /// Returns what `tests/fixtures/qmd` says of a version.
 const fn listed(version: Version) -> &'static str {
     match version {
+        Version::V02_03 => include_str!("../../../../tests/fixtures/qmd/v02_03.txt"),
         Version::V02_04 => include_str!("../../../../tests/fixtures/qmd/v02_04.txt"),
         Version::V03_00 => include_str!("../../../../tests/fixtures/qmd/v03_00.txt"),
         Version::V04_00 => include_str!("../../../../tests/fixtures/qmd/v04_00.txt"),
+        Version::V04_01 => include_str!("../../../../tests/fixtures/qmd/v04_01.txt"),
         Version::V05_00 => include_str!("../../../../tests/fixtures/qmd/v05_00.txt"),
+        Version::V05_01 => include_str!("../../../../tests/fixtures/qmd/v05_01.txt"),
     }
 }
 
@@ -105,6 +110,12 @@ fn holes(version: Version) -> Vec<(usize, usize)> {
 /// The bits that no field names. The headers state no number of instances; it follows from these.
 const HOLES: &[(Version, &str)] = &[
     (
+        Version::V02_03,
+        "144-159 185-185 328-335 372-377 379-381 383-383 432-447 464-479 512-521 535-543 \
+         584-591 776-787 791-791 795-798 872-883 887-887 891-894 952-954 1010-1015 \
+         1585-1599 1694-1694 1728-1983",
+    ),
+    (
         Version::V02_04,
         "159-159 328-335 372-377 379-381 432-447 464-479 512-521 535-543 584-591 776-787 \
          791-791 795-798 872-883 887-887 891-894 952-954 984-991 1012-1015 1585-1599 \
@@ -123,10 +134,22 @@ const HOLES: &[(Version, &str)] = &[
          2088-2111 2141-2143 2150-2151 2158-2159 2166-2206 2256-2367 2560-3007",
     ),
     (
+        Version::V04_01,
+        "26-27 57-63 128-159 191-191 223-223 255-255 305-319 383-383 627-639 697-703 \
+         825-831 953-959 1072-1087 1104-1119 1209-1209 1273-1279 1334-1343 1404-1405 \
+         2048-2127 2141-2143 2150-2151 2158-2159 2166-2167 2176-2206 2256-2367 2632-2687 \
+         2816-3007",
+    ),
+    (
         Version::V05_00,
         "185-191 219-223 537-543 704-713 825-831 953-959 1148-1151 1182-1183 1224-1247 \
          1296-1311 1328-1343 1937-2047 2054-2055 2062-2063 2070-2071 2080-2110 2160-2175 \
          2568-2591 2597-2623 2655-2655 2687-3007",
+    ),
+    (
+        Version::V05_01,
+        "185-191 219-223 537-543 704-713 926-927 1100-1119 1342-1343 1516-1535 1758-1759 \
+         1932-1951 2174-2175 2348-2367 2590-2591 2764-2783 2848-3071",
     ),
 ];
 
@@ -248,4 +271,87 @@ fn a_value_is_stored_where_it_is_read_and_nowhere_else() {
             }
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// In a descriptor of any words: what is written is read back, and no other bit changes.
+    #[test]
+    fn a_value_changes_its_bits_alone(
+        version in proptest::sample::select(Version::ALL),
+        words in proptest::collection::vec(any::<u32>(), 96),
+        value in any::<u32>(),
+    ) {
+        for field in version.fields() {
+            for one in (0..field.count).map(|index| field.nth(index)) {
+                let mut qmd = words.clone();
+                let value = value & one.max();
+                one.set(&mut qmd, value).unwrap();
+                prop_assert_eq!(one.get(&qmd), value);
+                let bits = one.max() << (one.lo % 32);
+                for (at, (before, after)) in words.iter().zip(&qmd).enumerate() {
+                    let kept = if at == one.word() { !bits } else { u32::MAX };
+                    prop_assert_eq!(before & kept, after & kept, "{:?} {}", version, one.name);
+                }
+            }
+        }
+    }
+}
+
+/// Returns a descriptor with these bytes where versions 2 to 4 and where version 5 have theirs.
+fn numbered(old: u32, new: u32) -> [u32; 96] {
+    let mut qmd = [0; 96];
+    for (version, byte) in [(Version::V04_00, old), (Version::V05_00, new)] {
+        for (name, half) in [
+            ("QMD_MINOR_VERSION", byte & 15),
+            ("QMD_MAJOR_VERSION", byte >> 4),
+        ] {
+            version.field(name).unwrap().set(&mut qmd, half).unwrap();
+        }
+    }
+    qmd
+}
+
+/// Each class takes the versions of its header. A descriptor of which two could be meant is none:
+/// on Blackwell other fields lie where the number of the other versions does.
+#[test]
+fn a_class_takes_the_versions_of_its_header() {
+    let classes: &[(u16, &[u32], &[u32])] = &[
+        (0xc6c0, &[0x23, 0x24, 0x30], &[]),
+        (0xc7c0, &[0x23, 0x24, 0x30], &[]),
+        (0xc9c0, &[0x23, 0x24, 0x30], &[]),
+        (0xcbc0, &[0x30, 0x40], &[]),
+        (0xcdc0, &[0x41], &[0x50, 0x51]),
+        (0xcec0, &[0x41], &[0x50, 0x51]),
+        (0, &[0x23, 0x24, 0x30, 0x40, 0x41], &[0x50, 0x51]),
+    ];
+    for (class, olds, news) in classes {
+        let family = Family::of_class(*class);
+        for old in 0..=255 {
+            for new in [0, 0x40, 0x4f, 0x50, 0x51, 0x52] {
+                let (is_old, is_new) = (olds.contains(&old), news.contains(&new));
+                let found = Version::of(&numbered(old, new), family);
+                let number = found.map(|version| {
+                    let (major, minor) = version.number();
+                    u32::from(major << 4 | minor)
+                });
+                let expected = match (is_old, is_new) {
+                    (true, true) => Err(Reason::Ambiguous),
+                    (true, false) => Ok(old),
+                    (false, true) => Ok(new),
+                    (false, false) => Err(Reason::Version),
+                };
+                assert_eq!(number, expected, "{class:#x}: {old:#x}, {new:#x}");
+            }
+        }
+    }
+    // None is read where it does not fit.
+    assert_eq!(
+        Version::of(&numbered(0, 0x50)[..95], Family::Blackwell),
+        Err(Reason::Version)
+    );
 }

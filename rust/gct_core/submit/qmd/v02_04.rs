@@ -30,11 +30,7 @@ impl Layout for V02_04 {
         CTA_RASTER_HEIGHT_RESUME,
         CTA_RASTER_DEPTH_RESUME,
     ];
-    const BLOCK: [Field; 3] = [
-        CTA_THREAD_DIMENSION0,
-        CTA_THREAD_DIMENSION1,
-        CTA_THREAD_DIMENSION2,
-    ];
+    const BLOCK: [Field; 3] = super::block_fields!();
     const CLUSTER: Option<[Field; 3]> = None;
     const GANG: Option<[Field; 3]> = None;
     const REGISTERS: Field = REGISTER_COUNT_V;
@@ -42,54 +38,17 @@ impl Layout for V02_04 {
     const SHARED_MEMORY_SHIFT: u32 = 0;
     const PROGRAM: [Field; 2] = [PROGRAM_ADDRESS_LOWER, PROGRAM_ADDRESS_UPPER];
     const PROGRAM_SHIFT: u32 = 0;
-    const DEPENDENCE_COUNTER: Field = DEPENDENCE_COUNTER;
+    const DEPENDENCE_COUNTER: Option<Field> = Some(DEPENDENCE_COUNTER);
     const REQUIRE_SCHEDULING_PCAS: Field = REQUIRE_SCHEDULING_PCAS;
-    const SELF_COPY_ON_COMPLETION: Field = SELF_COPY_ON_COMPLETION;
+    const SELF_COPY_ON_COMPLETION: Option<Field> = Some(SELF_COPY_ON_COMPLETION);
     const SEQUENTIALLY_RUN_CTAS: Option<Field> = Some(SEQUENTIALLY_RUN_CTAS);
     const LAUNCH_QUEUE: Option<Field> = None;
     const MASK_VALID: Option<Field> = None;
     const MASK: &'static [Field] = &[SM_DISABLE_MASK_LOWER, SM_DISABLE_MASK_UPPER];
-    const RELEASES: &'static [ReleaseFields] = &[
-        ReleaseFields {
-            enable: SEMAPHORE_RELEASE_ENABLE0,
-            structure_size: RELEASE0_STRUCTURE_SIZE,
-            membar: RELEASE_MEMBAR_TYPE,
-            reduction_enable: RELEASE0_REDUCTION_ENABLE,
-            reduction_op: RELEASE0_REDUCTION_OP,
-            address: [RELEASE0_ADDRESS_LOWER, RELEASE0_ADDRESS_UPPER],
-            payload: (RELEASE0_PAYLOAD, None),
-        },
-        ReleaseFields {
-            enable: SEMAPHORE_RELEASE_ENABLE1,
-            structure_size: RELEASE1_STRUCTURE_SIZE,
-            membar: RELEASE_MEMBAR_TYPE,
-            reduction_enable: RELEASE1_REDUCTION_ENABLE,
-            reduction_op: RELEASE1_REDUCTION_OP,
-            address: [RELEASE1_ADDRESS_LOWER, RELEASE1_ADDRESS_UPPER],
-            payload: (RELEASE1_PAYLOAD, None),
-        },
-    ];
-    const DEPENDENTS: &'static [DependentFields] = &[
-        DependentFields {
-            enable: DEPENDENT_QMD0_ENABLE,
-            action: DEPENDENT_QMD0_ACTION,
-            prefetch: DEPENDENT_QMD0_PREFETCH,
-            pointer: Some(DEPENDENT_QMD0_POINTER),
-        },
-        DependentFields {
-            enable: DEPENDENT_QMD1_ENABLE,
-            action: DEPENDENT_QMD1_ACTION,
-            prefetch: DEPENDENT_QMD1_PREFETCH,
-            pointer: None,
-        },
-    ];
+    const RELEASES: &'static [ReleaseFields] = super::releases_of_version_2!();
+    const DEPENDENTS: &'static [DependentFields] = super::dependents_of_versions_2_and_3!();
     const LATCH: Option<LatchFields> = None;
-    const REFERENCE: ReferenceFields = ReferenceFields {
-        id: CWD_REFERENCE_COUNT_ID,
-        delta_minus_one: CWD_REFERENCE_COUNT_DELTA_MINUS_ONE,
-        increment: CWD_REFERENCE_COUNT_INCR_ENABLE,
-        decrement: CWD_REFERENCE_COUNT_DECR_ENABLE,
-    };
+    const REFERENCE: ReferenceFields = super::reference_fields!();
     const SPLIT_MEASURED: bool = false;
 }
 super::fields! {

@@ -25,11 +25,7 @@ impl Layout for V04_00 {
     const TYPE: TypeField = TypeField::Typed(QMD_TYPE);
     const GRID: [Field; 3] = [GRID_WIDTH, GRID_HEIGHT, GRID_DEPTH];
     const RESUME: [Field; 3] = [GRID_WIDTH_RESUME, GRID_HEIGHT_RESUME, GRID_DEPTH_RESUME];
-    const BLOCK: [Field; 3] = [
-        CTA_THREAD_DIMENSION0,
-        CTA_THREAD_DIMENSION1,
-        CTA_THREAD_DIMENSION2,
-    ];
+    const BLOCK: [Field; 3] = super::block_fields!();
     const CLUSTER: Option<[Field; 3]> = Some([GPC_CGA_WIDTH, GPC_CGA_HEIGHT, GPC_CGA_DEPTH]);
     const GANG: Option<[Field; 3]> = Some([GPU_CGA_WIDTH, GPU_CGA_HEIGHT, GPU_CGA_DEPTH]);
     const REGISTERS: Field = REGISTER_COUNT;
@@ -37,9 +33,9 @@ impl Layout for V04_00 {
     const SHARED_MEMORY_SHIFT: u32 = 0;
     const PROGRAM: [Field; 2] = [PROGRAM_ADDRESS_LOWER, PROGRAM_ADDRESS_UPPER];
     const PROGRAM_SHIFT: u32 = 0;
-    const DEPENDENCE_COUNTER: Field = DEPENDENCE_COUNTER;
+    const DEPENDENCE_COUNTER: Option<Field> = Some(DEPENDENCE_COUNTER);
     const REQUIRE_SCHEDULING_PCAS: Field = REQUIRE_SCHEDULING_PCAS;
-    const SELF_COPY_ON_COMPLETION: Field = SELF_COPY_ON_COMPLETION;
+    const SELF_COPY_ON_COMPLETION: Option<Field> = Some(SELF_COPY_ON_COMPLETION);
     const SEQUENTIALLY_RUN_CTAS: Option<Field> = Some(SEQUENTIALLY_RUN_CTAS);
     const LAUNCH_QUEUE: Option<Field> = Some(CTA_LAUNCH_QUEUE);
     const MASK_VALID: Option<Field> = Some(TPC_DISABLE_MASK_VALID);
@@ -49,72 +45,11 @@ impl Layout for V04_00 {
         TPC_DISABLE_MASK.nth(2),
         TPC_DISABLE_MASK.nth(3),
     ];
-    const RELEASES: &'static [ReleaseFields] = &[
-        ReleaseFields {
-            enable: RELEASE_ENABLE.nth(0),
-            structure_size: RELEASE_STRUCTURE_SIZE.nth(0),
-            membar: RELEASE_MEMBAR_TYPE.nth(0),
-            reduction_enable: RELEASE_REDUCTION_ENABLE.nth(0),
-            reduction_op: RELEASE_REDUCTION_OP.nth(0),
-            address: [RELEASE_SEMAPHORE0_ADDR_LOWER, RELEASE_SEMAPHORE0_ADDR_UPPER],
-            payload: (
-                RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
-                Some(RELEASE_SEMAPHORE0_PAYLOAD_UPPER),
-            ),
-        },
-        ReleaseFields {
-            enable: RELEASE_ENABLE.nth(1),
-            structure_size: RELEASE_STRUCTURE_SIZE.nth(1),
-            membar: RELEASE_MEMBAR_TYPE.nth(1),
-            reduction_enable: RELEASE_REDUCTION_ENABLE.nth(1),
-            reduction_op: RELEASE_REDUCTION_OP.nth(1),
-            address: [RELEASE_SEMAPHORE1_ADDR_LOWER, RELEASE_SEMAPHORE1_ADDR_UPPER],
-            payload: (
-                RELEASE_SEMAPHORE1_PAYLOAD_LOWER,
-                Some(RELEASE_SEMAPHORE1_PAYLOAD_UPPER),
-            ),
-        },
-        ReleaseFields {
-            enable: RELEASE_ENABLE.nth(2),
-            structure_size: RELEASE_STRUCTURE_SIZE.nth(2),
-            membar: RELEASE_MEMBAR_TYPE.nth(2),
-            reduction_enable: RELEASE_REDUCTION_ENABLE.nth(2),
-            reduction_op: RELEASE_REDUCTION_OP.nth(2),
-            address: [RELEASE_SEMAPHORE2_ADDR_LOWER, RELEASE_SEMAPHORE2_ADDR_UPPER],
-            payload: (
-                RELEASE_SEMAPHORE2_PAYLOAD_LOWER,
-                Some(RELEASE_SEMAPHORE2_PAYLOAD_UPPER),
-            ),
-        },
-    ];
-    const DEPENDENTS: &'static [DependentFields] = &[
-        DependentFields {
-            enable: DEPENDENT_QMD_ENABLE.nth(0),
-            action: DEPENDENT_QMD_ACTION.nth(0),
-            prefetch: DEPENDENT_QMD_PREFETCH.nth(0),
-            pointer: Some(DEPENDENT_QMD0_POINTER),
-        },
-        DependentFields {
-            enable: DEPENDENT_QMD_ENABLE.nth(1),
-            action: DEPENDENT_QMD_ACTION.nth(1),
-            prefetch: DEPENDENT_QMD_PREFETCH.nth(1),
-            pointer: Some(DEPENDENT_QMD1_POINTER),
-        },
-    ];
-    const LATCH: Option<LatchFields> = Some(LatchFields {
-        arrive: ARRIVE_AT_LATCH_VALID,
-        arrive_id: ARRIVE_AT_LATCH_ID,
-        wait: WAIT_ON_LATCH_VALID,
-        wait_id: WAIT_ON_LATCH_ID,
-        pre_exit: ENABLE_PROGRAM_PRE_EXIT,
-        pre_exit_at_last: PRE_EXIT_AT_LAST_CTA_LAUNCH,
-    });
-    const REFERENCE: ReferenceFields = ReferenceFields {
-        id: CWD_REFERENCE_COUNT_ID,
-        delta_minus_one: CWD_REFERENCE_COUNT_DELTA_MINUS_ONE,
-        increment: CWD_REFERENCE_COUNT_INCR_ENABLE,
-        decrement: CWD_REFERENCE_COUNT_DECR_ENABLE,
-    };
+    const RELEASES: &'static [ReleaseFields] = super::releases_of_versions_4_and_5!();
+    const DEPENDENTS: &'static [DependentFields] =
+        super::dependents_of_versions_4_and_5!(DEPENDENT_QMD0_POINTER, DEPENDENT_QMD1_POINTER);
+    const LATCH: Option<LatchFields> = Some(super::latch_fields!());
+    const REFERENCE: ReferenceFields = super::reference_fields!();
     const SPLIT_MEASURED: bool = true;
 }
 super::fields! {

@@ -2,20 +2,26 @@
 
 //! Determines the layout version of a QMD.
 
-use super::{v02_04, v03_00, v04_00, v05_00, with_layout, Field, Layout};
+use super::{v02_03, v02_04, v03_00, v04_00, v04_01, v05_00, v05_01, with_layout, Field, Layout};
 use crate::submit::stats::Reason;
 
 /// A known layout version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
+    /// 2.3: Turing's last; Ampere's classes take it, too.
+    V02_03,
     /// 2.4: A100.
     V02_04,
     /// 3.0: GA10x, Ada.
     V03_00,
     /// 4.0: Hopper.
     V04_00,
+    /// 4.1: Hopper's layout on Blackwell.
+    V04_01,
     /// 5.0: Blackwell.
     V05_00,
+    /// 5.1: several programs in one launch on Blackwell.
+    V05_01,
 }
 
 /// Generations by the QMD versions that they accept.
@@ -23,11 +29,11 @@ pub enum Version {
 pub enum Family {
     /// The GPU is unknown.
     Unknown,
-    /// Ampere and Ada: 2.4 and 3.0.
+    /// Ampere and Ada: 2.3, 2.4 and 3.0.
     Ampere,
     /// Hopper: 3.0 and 4.0.
     Hopper,
-    /// Blackwell: 5.0.
+    /// Blackwell: 4.1, 5.0 and 5.1.
     Blackwell,
 }
 
@@ -64,11 +70,26 @@ const BYTE_05: Field = Field {
 const _: () = {
     assert!(BYTE_04.hi == v03_00::QMD_MAJOR_VERSION.hi && BYTE_04.lo == v03_00::QMD_VERSION.lo);
     assert!(BYTE_04.hi == v02_04::QMD_MAJOR_VERSION.hi && BYTE_04.lo == v02_04::QMD_VERSION.lo);
+    assert!(BYTE_04.hi == v02_03::QMD_MAJOR_VERSION.hi && BYTE_04.lo == v02_03::QMD_VERSION.lo);
+    assert!(
+        BYTE_04.hi == v04_01::QMD_MAJOR_VERSION.hi && BYTE_04.lo == v04_01::QMD_MINOR_VERSION.lo
+    );
+    assert!(
+        BYTE_05.hi == v05_01::QMD_MAJOR_VERSION.hi && BYTE_05.lo == v05_01::QMD_MINOR_VERSION.lo
+    );
 };
 
 impl Version {
     /// All versions.
-    pub const ALL: &'static [Self] = &[Self::V02_04, Self::V03_00, Self::V04_00, Self::V05_00];
+    pub const ALL: &'static [Self] = &[
+        Self::V02_03,
+        Self::V02_04,
+        Self::V03_00,
+        Self::V04_00,
+        Self::V04_01,
+        Self::V05_00,
+        Self::V05_01,
+    ];
 
     /// Determines the version of the QMD at the start of `words`.
     ///
@@ -104,17 +125,27 @@ impl Version {
     #[cold]
     #[inline(never)]
     fn of_any(words: &[u32], family: Family) -> Result<Self, Reason> {
-        let version = match family {
-            Family::Ampere => Self::old(words, &[Self::V02_04, Self::V03_00]),
-            Family::Hopper => Self::old(words, &[Self::V04_00, Self::V03_00]),
-            Family::Blackwell => Self::new(words),
-            Family::Unknown => match (
-                Self::old(words, &[Self::V02_04, Self::V03_00, Self::V04_00]),
-                Self::new(words),
-            ) {
-                (Some(_), Some(_)) => return Err(Reason::Ambiguous),
-                (old, new) => old.or(new),
-            },
+        let (old, new): (&[Self], &[Self]) = match family {
+            Family::Ampere => (&[Self::V02_04, Self::V03_00, Self::V02_03], &[]),
+            Family::Hopper => (&[Self::V04_00, Self::V03_00], &[]),
+            Family::Blackwell => (&[Self::V04_01], &[Self::V05_00, Self::V05_01]),
+            Family::Unknown => (
+                &[
+                    Self::V02_03,
+                    Self::V02_04,
+                    Self::V03_00,
+                    Self::V04_00,
+                    Self::V04_01,
+                ],
+                &[Self::V05_00, Self::V05_01],
+            ),
+        };
+        let version = match (
+            Self::named(BYTE_04.get(words), old),
+            Self::named(BYTE_05.get(words), new),
+        ) {
+            (Some(_), Some(_)) => return Err(Reason::Ambiguous),
+            (old, new) => old.or(new),
         };
         match version {
             Some(version) if words.len() >= version.words() => Ok(version),
@@ -122,20 +153,11 @@ impl Version {
         }
     }
 
-    /// Returns the one of `candidates` that the byte of versions 2 to 4 names.
+    /// Returns the one of `candidates` that a byte names.
     #[inline]
-    fn old(words: &[u32], candidates: &[Self]) -> Option<Self> {
-        let byte = BYTE_04.get(words);
-        candidates
-            .iter()
-            .copied()
-            .find(|version| version.byte() == byte)
-    }
-
-    /// Returns version 5 if its byte names it.
-    #[inline]
-    fn new(words: &[u32]) -> Option<Self> {
-        (BYTE_05.get(words) == Self::V05_00.byte()).then_some(Self::V05_00)
+    fn named(byte: u32, candidates: &[Self]) -> Option<Self> {
+        let mut candidates = candidates.iter().copied();
+        candidates.find(|version| version.byte() == byte)
     }
 
     /// Returns major and minor number as they are stored.
@@ -150,10 +172,13 @@ impl Version {
     #[inline]
     pub const fn words(self) -> usize {
         match self {
+            Self::V02_03 => v02_03::WORDS,
             Self::V02_04 => v02_04::WORDS,
             Self::V03_00 => v03_00::WORDS,
             Self::V04_00 => v04_00::WORDS,
+            Self::V04_01 => v04_01::WORDS,
             Self::V05_00 => v05_00::WORDS,
+            Self::V05_01 => v05_01::WORDS,
         }
     }
 
@@ -170,10 +195,13 @@ impl Version {
     /// Returns the header's prefix of each name.
     pub const fn prefix(self) -> &'static str {
         match self {
+            Self::V02_03 => v02_03::PREFIX,
             Self::V02_04 => v02_04::PREFIX,
             Self::V03_00 => v03_00::PREFIX,
             Self::V04_00 => v04_00::PREFIX,
+            Self::V04_01 => v04_01::PREFIX,
             Self::V05_00 => v05_00::PREFIX,
+            Self::V05_01 => v05_01::PREFIX,
         }
     }
 
@@ -181,10 +209,13 @@ impl Version {
     #[inline]
     pub const fn number(self) -> (u8, u8) {
         match self {
+            Self::V02_03 => (2, 3),
             Self::V02_04 => (2, 4),
             Self::V03_00 => (3, 0),
             Self::V04_00 => (4, 0),
+            Self::V04_01 => (4, 1),
             Self::V05_00 => (5, 0),
+            Self::V05_01 => (5, 1),
         }
     }
 }

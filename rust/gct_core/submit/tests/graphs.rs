@@ -11,7 +11,7 @@ use crate::submit::graph::{self, End, Index, Masks, Memory, Slot, Width};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
 use crate::submit::precedence::Precedence;
-use crate::submit::qmd::v04_00;
+use crate::submit::qmd::{v04_00, Version};
 use crate::submit::rewrite::{self, Order};
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Tracker};
@@ -121,6 +121,44 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
     assert_eq!((head.armed, write.va, write.count), (false, HEAD, 1));
     let stored = found.last().unwrap().qmd(&words).unwrap()[0];
     assert_eq!(write.words[0], stored | 1 << 31);
+}
+
+/// One store writes the mask words that adjoin. What lies elsewhere in other versions stays as it
+/// is, so a mask that needs it is refused.
+#[test]
+fn a_store_writes_the_mask_words_that_adjoin() {
+    let (mut slots, mut index) = (vec![Slot::EMPTY; 64], Index::new(0));
+    upload(&mut slots, &mut index);
+    let known = *Memory::new(&mut slots, &mut index).get(HEAD).unwrap();
+    for (version, first, count) in [
+        (Version::V02_03, 672, 2),
+        (Version::V02_04, 672, 2),
+        (Version::V03_00, 672, 2),
+        (Version::V04_00, 2432, 4),
+        (Version::V04_01, 2432, 4),
+        (Version::V05_00, 2240, 8),
+    ] {
+        let mut node = known;
+        node.version = version;
+        let mut mask = DisabledTpcs::none(256).unwrap();
+        mask.disable(1).unwrap();
+        let write = graph::mask_write(&node, Some(&mask)).unwrap();
+        assert_eq!(
+            (write.va, write.count),
+            (HEAD + first / 8, count),
+            "{version:?}"
+        );
+        assert_eq!(write.words, [2, 0, 0, 0, 0, 0, 0, 0]);
+        if count < 8 {
+            mask.disable(32 * count as u16).unwrap();
+            let refused = graph::mask_write(&node, Some(&mask));
+            assert_eq!(refused, Err(Reason::MaskTooNarrow), "{version:?}");
+        }
+    }
+    let mut node = known;
+    node.version = Version::V05_01;
+    assert_eq!(graph::mask_write(&node, None), Err(Reason::SubTasks));
+    assert_eq!(graph::arm_write(&node, None), None);
 }
 
 /// The upload of a graph that forks stores its head before 33 other uploads, and the head is the

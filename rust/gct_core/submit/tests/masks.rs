@@ -13,12 +13,15 @@ use crate::submit::launch::Launch;
 use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
 use crate::submit::mask::{self, Applied, DisabledTpcs, OutOfRange};
 use crate::submit::occupancy;
-use crate::submit::qmd::{v04_00, v05_00, with_layout, Layout, Version};
+use crate::submit::qmd::{v04_00, v05_00, v05_01, with_layout, Layout, Version};
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
 
+/// Returns the versions that have a mask.
 fn version() -> impl Strategy<Value = Version> {
-    proptest::sample::select(Version::ALL)
+    let masked = |version: &Version| mask::width(*version) > 0;
+    let versions: Vec<Version> = Version::ALL.iter().copied().filter(masked).collect();
+    proptest::sample::select(versions)
 }
 
 /// Builds an empty grid of a version.
@@ -112,7 +115,12 @@ proptest! {
 
     #[test]
     fn a_mask_that_a_layout_cannot_hold_is_refused(
-        version in proptest::sample::select(&[Version::V02_04, Version::V03_00, Version::V04_00]),
+        version in proptest::sample::select(&[
+            Version::V02_03,
+            Version::V02_04,
+            Version::V03_00,
+            Version::V04_00,
+        ]),
         above in 0u16..64,
     ) {
         let width = mask::width(version);
@@ -131,7 +139,7 @@ fn the_widths_are_those_of_the_hardware() {
         .iter()
         .map(|version| mask::width(*version))
         .collect();
-    assert_eq!(widths, [64, 72, 128, 256]);
+    assert_eq!(widths, [64, 64, 72, 128, 256, 256, 0]);
 }
 
 #[test]
@@ -307,5 +315,52 @@ fn queues_and_empty_qmds_are_not_masked() {
         let mut qmd = grid(Version::V05_00);
         v05_00::QMD_TYPE.set(&mut qmd, kind).unwrap();
         assert_eq!(mask::apply(&mut qmd, Version::V05_00, &ours), Err(reason));
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// A mask that is written to a launch of any words is read back, and no other bit changes.
+    #[test]
+    fn a_mask_changes_its_bits_alone(
+        version in version(),
+        words in proptest::collection::vec(any::<u32>(), 96),
+        mask in any::<[u32; MASK_WORDS]>(),
+    ) {
+        let is_in = |bit: u16| bit < mask::width(version);
+        let mut mask = mask;
+        for bit in (0..TPCS_MAX as u16).filter(|bit| !is_in(*bit)) {
+            mask[usize::from(bit / 32)] &= !(1 << (bit % 32));
+        }
+        let mut written = words.clone();
+        mask::write(&mut written, version, Some(&mask));
+        prop_assert_eq!(mask::read(&written, version), Some(mask));
+        let mut bits = vec![0u32; 96];
+        with_layout!(version, L => {
+            for field in L::MASK.iter().chain(&L::MASK_VALID) {
+                field.set(&mut bits, field.max()).unwrap();
+            }
+        });
+        for ((before, after), bits) in words.iter().zip(&written).zip(bits) {
+            prop_assert_eq!(before & !bits, after & !bits);
+        }
+    }
+
+    /// Version 5.1 has no mask and several grids: no order changes a bit of it.
+    #[test]
+    fn a_launch_of_sub_tasks_stays_as_it_is(
+        words in proptest::collection::vec(any::<u32>(), 96),
+        kept in 0u16..256,
+    ) {
+        let version = Version::V05_01;
+        let mut qmd = words.clone();
+        let ours = DisabledTpcs::keep_only(256, [kept]).unwrap();
+        prop_assert_eq!(mask::apply(&mut qmd, version, &ours), Err(Reason::SubTasks));
+        mask::write(&mut qmd, version, Some(ours.words()));
+        mask::write(&mut qmd, version, None);
+        prop_assert_eq!(&qmd, &words);
+        v05_01::QMD_TYPE.set(&mut qmd, 2).unwrap();
+        prop_assert_eq!(Launch::splittable(&qmd, version), Err(Reason::SubTasks));
     }
 }

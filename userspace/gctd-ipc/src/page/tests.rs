@@ -208,7 +208,7 @@ fn reasons_keep_their_places() {
         waits-on-latch requires-pcas dependence-counter self-copy sequential resumed \
         launch-queue one-unit not-measured inline-qmd pcas-action qmd-shared \
         i2m-registers mask-too-narrow mask-empty graph-replay graph-memory-full \
-        unreadable releases";
+        unreadable releases sub-tasks";
     let reasons = Reason::ALL.iter().map(|reason| reason.name());
     let reasons = reasons.collect::<Vec<_>>().join(" ");
     assert!(reasons.starts_with(REASONS), "{reasons}");

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Defines QMD version 05.01: Blackwell, several programs in one launch, 3072 bits.
+//!
+//! `clcec0qmd.h` agrees on every bit. The first 768 bits are those of version 5.0. Sub-tasks
+//! follow, each with a program and a grid. `TPC_DISABLE_MASK_VALID` is there, a mask is not. So
+//! such a launch is neither masked nor split ([`Reason::SubTasks`](crate::submit::stats::Reason)).
+//! What is read of its grid is that of the first sub-task.
+//!
+//! The header states neither the size nor how many sub-tasks there are. Five fit into 384 bytes,
+//! the longest inline QMD (inferred). Its aliases `DEPENDENT_QMD0_*` and `DEPENDENT_QMD1_*` are the
+//! instances 0 and 1 of `DEPENDENT_QMD_*` and are not repeated, and neither are those of
+//! `SUB_TASK_CONSTANT_BANK0_*` and `.._BANK1_*` with a second index.
+//!
+//! Source: `clcdc0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`, commit c8607fe of July 2025). A
+//! field `NAME` below is `NVCDC0_QMDV05_01_NAME` there, stated as in the header: `high bit : low
+//! bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are left
+//! out. `tests.rs` compares every field with the header.
+
+use super::{
+    DependentFields, Field, LatchFields, Layout, ReferenceFields, ReleaseFields, TypeField, Version,
+};
+
+/// The layout of version 5.1.
+#[derive(Clone, Copy, Debug)]
+pub struct V05_01;
+
+impl Layout for V05_01 {
+    const VERSION: Version = Version::V05_01;
+    const WORDS: usize = WORDS;
+    const FIELDS: &'static [Field] = FIELDS;
+    const TYPE: TypeField = TypeField::Typed(QMD_TYPE);
+    const GRID: [Field; 3] = [
+        SUB_TASK_GRID_WIDTH.nth(0),
+        SUB_TASK_GRID_HEIGHT.nth(0),
+        SUB_TASK_GRID_DEPTH.nth(0),
+    ];
+    const RESUME: [Field; 3] = [GRID_WIDTH_RESUME, GRID_HEIGHT_RESUME, GRID_DEPTH_RESUME];
+    const BLOCK: [Field; 3] = [
+        SUB_TASK_CTA_THREAD_DIMENSION0.nth(0),
+        SUB_TASK_CTA_THREAD_DIMENSION1.nth(0),
+        SUB_TASK_CTA_THREAD_DIMENSION2.nth(0),
+    ];
+    const CLUSTER: Option<[Field; 3]> = None;
+    const GANG: Option<[Field; 3]> = None;
+    const REGISTERS: Field = SUB_TASK_REGISTER_COUNT.nth(0);
+    const SHARED_MEMORY: Field = SUB_TASK_SHARED_MEMORY_SIZE_SHIFTED7.nth(0);
+    const SHARED_MEMORY_SHIFT: u32 = 7;
+    const PROGRAM: [Field; 2] = [
+        SUB_TASK_PROGRAM_ADDRESS_LOWER_SHIFTED4.nth(0),
+        SUB_TASK_PROGRAM_ADDRESS_UPPER_SHIFTED4.nth(0),
+    ];
+    const PROGRAM_SHIFT: u32 = 4;
+    const DEPENDENCE_COUNTER: Option<Field> = Some(DEPENDENCE_COUNTER);
+    const REQUIRE_SCHEDULING_PCAS: Field = REQUIRE_SCHEDULING_PCAS;
+    const SELF_COPY_ON_COMPLETION: Option<Field> = Some(SELF_COPY_ON_COMPLETION);
+    const SEQUENTIALLY_RUN_CTAS: Option<Field> = None;
+    const LAUNCH_QUEUE: Option<Field> = Some(CTA_LAUNCH_QUEUE);
+    const MASK_VALID: Option<Field> = None;
+    const MASK: &'static [Field] = &[];
+    const RELEASES: &'static [ReleaseFields] = &[super::release_of_versions_4_and_5!(
+        0,
+        RELEASE_SEMAPHORE0_ADDR_LOWER,
+        RELEASE_SEMAPHORE0_ADDR_UPPER,
+        RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
+        RELEASE_SEMAPHORE0_PAYLOAD_UPPER
+    )];
+    const DEPENDENTS: &'static [DependentFields] = super::dependents_of_versions_4_and_5!(
+        DEPENDENT_QMD_POINTER.nth(0),
+        DEPENDENT_QMD_POINTER.nth(1)
+    );
+    const LATCH: Option<LatchFields> = Some(super::latch_fields!());
+    const REFERENCE: ReferenceFields = super::reference_fields!();
+    const SPLIT_MEASURED: bool = false;
+}
+super::fields! {
+    "NVCDC0_QMDV05_01": 96 words;
+    HW_ONLY_SPAN_LIST_HEAD_INDEX = 29 : 0;
+    HW_ONLY_SPAN_LIST_HEAD_INDEX_VALID = 30 : 30;
+    HW_ONLY_REQUIRE_SCHEDULING_PCAS = 31 : 31;
+    HW_ONLY_SKED_NEXT_QMD_POINTER = 63 : 32;
+    INNER_GET = 94 : 64;
+    INNER_OVERFLOW = 95 : 95;
+    INNER_PUT = 126 : 96;
+    INNER_STICKY_OVERFLOW = 127 : 127;
+    DEPENDENCE_COUNTER = 143 : 128;
+    QMD_GROUP_ID = 149 : 144;
+    ADD_TO_HEAD_OF_QMD_GROUP_LINKED_LIST = 150 : 150;
+    QMD_TYPE = 153 : 151;
+    NUM_SUB_TASKS_PER_TASK = 157 : 154;
+    REQUIRE_SCHEDULING_PCAS = 158 : 158;
+    TPC_DISABLE_MASK_VALID = 159 : 159;
+    CIRCULAR_QUEUE_SIZE = 184 : 160;
+    HW_ONLY_DEPENDENCE_COUNTER = 207 : 192;
+    RESUME_SUB_TASK_ID = 210 : 208;
+    COMPLETED_SUB_TASK_MASK = 218 : 211;
+    GRID_WIDTH_RESUME = 255 : 224;
+    GRID_HEIGHT_RESUME = 271 : 256;
+    GRID_DEPTH_RESUME = 287 : 272;
+    RELEASE_ENABLE = 288 : 288 [3, 16];
+    RELEASE_STRUCTURE_SIZE = 290 : 289 [3, 16];
+    RELEASE_MEMBAR_TYPE = 291 : 291 [3, 16];
+    RELEASE_REDUCTION_ENABLE = 292 : 292 [3, 16];
+    RELEASE_REDUCTION_OP = 295 : 293 [3, 16];
+    RELEASE_REDUCTION_FORMAT = 297 : 296 [3, 16];
+    RELEASE_TRAP_TYPE = 299 : 298 [3, 16];
+    RELEASE_PAYLOAD64B = 300 : 300 [3, 16];
+    RELEASE_RESERVED_INFO = 303 : 301 [3, 16];
+    DEPENDENT_QMD_ENABLE = 336 : 336 [2, 8];
+    DEPENDENT_QMD_ACTION = 339 : 337 [2, 8];
+    DEPENDENT_QMD_PREFETCH = 340 : 340 [2, 8];
+    SELF_COPY_ON_COMPLETION = 341 : 341;
+    DEMOTE_L2_EVICT_LAST = 342 : 342;
+    DISABLE_AUTO_INVALIDATE = 343 : 343;
+    CORRELATION_ID_INTERNAL = 349 : 349;
+    CWD_MEMBAR_TASK_CHASING_ENABLE = 350 : 350;
+    SHARED_ALLOCATION_ENABLE = 351 : 351;
+    CORRELATION_ID = 383 : 352;
+    DEPENDENT_QMD_POINTER = 415 : 384 [2, 32];
+    SASS_VERSION = 455 : 448;
+    API_VISIBLE_CALL_LIMIT = 456 : 456;
+    SAMPLER_INDEX = 457 : 457;
+    CONSTANT_BANK_PREFETCH_PRE_MAX_SIZE_SHIFTED8 = 463 : 458;
+    QMD_MINOR_VERSION = 467 : 464;
+    QMD_MAJOR_VERSION = 471 : 468;
+    INVALIDATE_TEXTURE_HEADER_CACHE = 472 : 472;
+    INVALIDATE_TEXTURE_SAMPLER_CACHE = 473 : 473;
+    INVALIDATE_TEXTURE_DATA_CACHE = 474 : 474;
+    INVALIDATE_SHADER_DATA_CACHE = 475 : 475;
+    INVALIDATE_INSTRUCTION_CACHE = 476 : 476;
+    INVALIDATE_SHADER_CONSTANT_CACHE = 477 : 477;
+    LATCH_ACQUIRE_INVALIDATE_SHADER_DATA_CACHE = 478 : 478;
+    LATCH_ACQUIRE_INVALIDATE_TEXTURE_DATA_CACHE = 479 : 479;
+    RELEASE_SEMAPHORE0_ADDR_LOWER = 511 : 480;
+    RELEASE_SEMAPHORE0_ADDR_UPPER = 536 : 512;
+    RELEASE_SEMAPHORE0_PAYLOAD_LOWER = 575 : 544;
+    RELEASE_SEMAPHORE0_PAYLOAD_UPPER = 607 : 576;
+    CWD_REFERENCE_COUNT_DELTA_MINUS_ONE = 615 : 608;
+    CWD_REFERENCE_COUNT_ID = 621 : 616;
+    CWD_REFERENCE_COUNT_INCR_ENABLE = 622 : 622;
+    CWD_REFERENCE_COUNT_DECR_ENABLE = 623 : 623;
+    CWD_MEMBAR_TYPE = 625 : 624;
+    LATCH_ACQUIRE_INVALIDATE_CONSTANT_CACHE = 626 : 626;
+    CTA_LAUNCH_QUEUE = 627 : 627;
+    FREE_CTA_SLOTS_EMPTY_SM = 635 : 628;
+    SYNC_DOMAIN_ID = 637 : 636;
+    PRE_EXIT_AT_LAST_CTA_LAUNCH = 638 : 638;
+    ENABLE_PROGRAM_PRE_EXIT = 639 : 639;
+    ARRIVE_AT_LATCH_ID = 671 : 640;
+    WAIT_ON_LATCH_ID = 703 : 672;
+    OCCUPANCY_THRESHOLD_SHARED_MEM = 721 : 714;
+    OCCUPANCY_MAX_SHARED_MEM = 729 : 722;
+    ARRIVE_AT_LATCH_VALID = 730 : 730;
+    WAIT_ON_LATCH_VALID = 731 : 731;
+    LATCH_RELEASE_INVALIDATE_ENABLE = 732 : 732;
+    HOLD_CTA_LAUNCH_UNTIL_PARENT_LATCH_ACQUIRE_AND_CTA_COMPLETE = 733 : 733;
+    HOLD_MEMBAR_UNTIL_LATCH_ACQUIRE = 734 : 734;
+    PRIORITY_DEMOTE_UNTIL_LATCH_ACQUIRE = 735 : 735;
+    OCCUPANCY_THRESHOLD_WARP = 743 : 736;
+    OCCUPANCY_MAX_WARP = 751 : 744;
+    OCCUPANCY_THRESHOLD_REGISTER = 759 : 752;
+    OCCUPANCY_MAX_REGISTER = 767 : 760;
+    SUB_TASK_PROGRAM_ADDRESS_LOWER_SHIFTED4 = 799 : 768 [5, 416];
+    SUB_TASK_PROGRAM_ADDRESS_UPPER_SHIFTED4 = 820 : 800 [5, 416];
+    SUB_TASK_PROGRAM_PREFETCH_SIZE = 829 : 821 [5, 416];
+    SUB_TASK_PROGRAM_PREFETCH_TYPE = 831 : 830 [5, 416];
+    SUB_TASK_CTA_THREAD_DIMENSION0 = 847 : 832 [5, 416];
+    SUB_TASK_CTA_THREAD_DIMENSION1 = 863 : 848 [5, 416];
+    SUB_TASK_CTA_THREAD_DIMENSION2 = 871 : 864 [5, 416];
+    SUB_TASK_REGISTER_COUNT = 880 : 872 [5, 416];
+    SUB_TASK_BARRIER_COUNT = 885 : 881 [5, 416];
+    SUB_TASK_CONSTANT_BANK0_VALID = 886 : 886 [5, 416];
+    SUB_TASK_CONSTANT_BANK0_PREFETCH = 888 : 887 [5, 416];
+    SUB_TASK_CONSTANT_BANK0_INVALIDATE = 889 : 889 [5, 416];
+    SUB_TASK_ICC_PREFETCH_SIZE = 895 : 890 [5, 416];
+    SUB_TASK_SHARED_MEMORY_SIZE_SHIFTED7 = 906 : 896 [5, 416];
+    SUB_TASK_MIN_SM_CONFIG_SHARED_MEM_SIZE = 912 : 907 [5, 416];
+    SUB_TASK_MAX_SM_CONFIG_SHARED_MEM_SIZE = 918 : 913 [5, 416];
+    SUB_TASK_TARGET_SM_CONFIG_SHARED_MEM_SIZE = 924 : 919 [5, 416];
+    SUB_TASK_SHARED_MEM_BARRIER_INIT_ENABLE = 925 : 925 [5, 416];
+    SUB_TASK_SHADER_LOCAL_MEMORY_LOW_SIZE_SHIFTED4 = 943 : 928 [5, 416];
+    SUB_TASK_SHADER_LOCAL_MEMORY_HIGH_SIZE_SHIFTED4 = 959 : 944 [5, 416];
+    SUB_TASK_CONSTANT_BANK0_ADDR_LOWER_SHIFTED6 = 991 : 960 [5, 416];
+    SUB_TASK_CONSTANT_BANK0_ADDR_UPPER_SHIFTED6 = 1010 : 992 [5, 416];
+    SUB_TASK_CONSTANT_BANK0_SIZE_SHIFTED4 = 1023 : 1011 [5, 416];
+    SUB_TASK_CONSTANT_BANK1_ADDR_LOWER_SHIFTED6 = 1055 : 1024 [5, 416];
+    SUB_TASK_CONSTANT_BANK1_ADDR_UPPER_SHIFTED6 = 1074 : 1056 [5, 416];
+    SUB_TASK_CONSTANT_BANK1_SIZE_SHIFTED4 = 1087 : 1075 [5, 416];
+    SUB_TASK_CONSTANT_BANK1_VALID = 1088 : 1088 [5, 416];
+    SUB_TASK_CONSTANT_BANK1_PREFETCH = 1090 : 1089 [5, 416];
+    SUB_TASK_CONSTANT_BANK1_INVALIDATE = 1091 : 1091 [5, 416];
+    SUB_TASK_VIRTUAL_RESOURCE_COUNT = 1099 : 1092 [5, 416];
+    SUB_TASK_GRID_WIDTH = 1151 : 1120 [5, 416];
+    SUB_TASK_GRID_HEIGHT = 1167 : 1152 [5, 416];
+    SUB_TASK_GRID_DEPTH = 1183 : 1168 [5, 416];
+}
