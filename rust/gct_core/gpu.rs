@@ -108,6 +108,8 @@ pub struct GpuFacts {
     pub costs: Costs,
     /// Its backend.
     pub backend: Backend,
+    /// Whether a self-test has tried launches in atoms, and found them exact.
+    pub tried: bool,
 }
 
 /// No architecture has this code.
@@ -134,6 +136,7 @@ impl GpuFacts {
             memory_total: None,
             costs: Costs::NONE,
             backend,
+            tried: false,
         }
     }
 
@@ -146,6 +149,11 @@ impl GpuFacts {
     /// Returns `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24; 0 if it is not known.
     const fn architecture_code(&self) -> u32 {
         (self.boot_42 >> 24) & 0x3f
+    }
+
+    /// Returns whether this project has measured what the GPU does with launches in atoms.
+    pub const fn is_measured(&self) -> bool {
+        matches!(self.architecture_code(), HOPPER)
     }
 
     /// Returns whether a self-test must find masks and atoms exact before they are announced.

@@ -67,7 +67,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Sets what the driver reports when it has started a GPU: chip, TPCs, memory and features.
+    /// Sets what the driver reports when it has started a GPU: chip, TPCs, memory, what a
+    /// self-test has tried, and features.
     ///
     /// # Errors
     ///
@@ -78,6 +79,7 @@ impl State<'_> {
         gpu.facts.boot_42 = facts.boot_42;
         gpu.facts.topology = facts.topology;
         gpu.facts.memory_total = facts.memory_total;
+        gpu.facts.tried = facts.tried;
         gpu.features = features;
         self.reserve_quotas(id);
         Ok(())
@@ -105,6 +107,12 @@ impl State<'_> {
     pub fn gpu_topology(&self, gpu: GpuId) -> Topology {
         let gpu = self.gpus.get(&gpu);
         gpu.map_or(Topology::UNKNOWN, |gpu| gpu.facts.topology)
+    }
+
+    /// Returns whether launches are split on a GPU where only a self-test has found that exact.
+    pub fn splits_tried(&self, gpu: GpuId) -> bool {
+        let gpu = self.gpus.get(&gpu);
+        gpu.is_some_and(|gpu| gpu.facts.tried && !gpu.facts.is_measured())
     }
 
     /// Removes a GPU with all limits and charges on it.

@@ -20,6 +20,9 @@ pub struct LaunchLimits {
     /// The target duration of an atom, in nanoseconds; 0 for none. Launches that are predicted to
     /// take longer are split, and their atoms are released one by one.
     pub atom_ns: u64,
+    /// Whether launches are split on a GPU where that was not measured: `gctctl selftest` tries it,
+    /// or has found it exact.
+    pub tried: bool,
     /// Whether publishing is stopped.
     pub frozen: bool,
     /// Whether a channel is refused whose launches cannot be bound. Who knows of channels from
@@ -51,6 +54,7 @@ impl LaunchLimits {
         tpcs: None,
         atoms: 0,
         atom_ns: 0,
+        tried: false,
         frozen: false,
         strict: false,
         steal: true,
@@ -74,6 +78,7 @@ impl LaunchLimits {
             tpcs: settings.tpc_mask,
             atoms: 0,
             atom_ns: atom.map_or(0, Ns::get),
+            tried: false,
             frozen: settings.freeze,
             strict: false,
             steal: settings.tpc_steal,

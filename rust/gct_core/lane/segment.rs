@@ -33,6 +33,9 @@ struct LastLaunch<V> {
     /// Its index among the segment's launches.
     index: usize,
     submission: Submission<V>,
+    /// How many of its blocks a TPC may hold, where its version does not tell whether all must be
+    /// resident at once.
+    resident: Option<u32>,
 }
 
 impl<S: Storage, P: Peers> Governor<S, P> {
@@ -402,7 +405,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             bytes: 0,
             sized: None,
         };
-        Some(LastLaunch { index, submission })
+        let resident = (!launch.version.joins()).then(|| occupancy::most_per_tpc(&launch));
+        Some(LastLaunch {
+            index,
+            submission,
+            resident,
+        })
     }
 
     /// Splits a launch if the limits ask for it.
@@ -415,7 +423,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Option<Atoms<W::View>> {
         let (submission, segment) = (&last.submission, seal.segment);
         let tpcs = self.tpcs_for(seal.resident);
-        let split = self.pace(submission, tpcs, round.copies.is_some());
+        let split = self.pace(last, tpcs, round.copies.is_some());
         if split.atoms <= 1 || (stream.fetch.base() != 0 && round.copies.is_none()) {
             return None;
         }
@@ -449,6 +457,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             found,
             index: last.index,
             split,
+            tried: self.limits().tried && round.copies.is_none(),
             segment,
             launch: *submission,
             resident: seal.resident,
@@ -473,17 +482,25 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 
     /// Returns how the limits split a launch that will have `tpcs` TPCs. Where its last atom waits
-    /// for the others (`last_waits`), a launch of one wave stays whole: its blocks may wait for each
-    /// other.
-    fn pace<V>(&self, submission: &Submission<V>, tpcs: u64, last_waits: bool) -> Split {
+    /// for the others (`last_waits`, and versions without a join), a launch of one wave stays whole:
+    /// its blocks may wait for each other. Where it may be a cooperative launch, that is a wave of the
+    /// whole GPU.
+    fn pace<V>(&self, last: &LastLaunch<V>, tpcs: u64, last_waits: bool) -> Split {
+        let submission = &last.submission;
         let work = Work {
             blocks: Blocks(submission.blocks),
             wave: Blocks(u64::from(submission.kernel.per_tpc)) * tpcs,
             predicted: Some(submission.predicted).filter(|time| *time > Ns(0)),
         };
+        let whole = match (last.resident, self.gpu_count()) {
+            (None, _) => work.wave,
+            (Some(_), 0) => work.blocks,
+            (Some(each), tpcs) => Blocks(u64::from(each)) * u64::from(tpcs),
+        };
+        let last_waits = last_waits || last.resident.is_some();
         match self.target() {
             Ns(0) if last_waits => Split::NONE,
-            _ if last_waits && work.blocks <= work.wave => Split::NONE,
+            _ if last_waits && work.blocks <= whole => Split::NONE,
             Ns(0) => Split {
                 atoms: self.limits().atoms.min(ATOMS_MAX),
                 in_flight: 0,

@@ -126,6 +126,7 @@ impl Memory {
                 orders: [Order {
                     mask: None,
                     atoms: 0,
+                    tried: false,
                 }; 8],
                 output: [0; FRAME_WORDS],
                 kernels: [None; 16],

@@ -19,7 +19,8 @@
 //! ```
 //!
 //! There is no join. The last atom has the launch's effects, and waits for the end of the others.
-//! So launches of one wave stay whole: their blocks may wait for each other.
+//! So launches of one wave stay whole: their blocks may wait for each other. The same holds for
+//! versions before 4.0, whose frames have no slot of a join.
 
 use super::copies::Copies;
 use super::in_flight::{Fence, Reach, Submission};
@@ -51,7 +52,7 @@ pub const SLOTS_WORDS: usize = (ATOMS_MAX as usize + 1) * SLOT_WORDS;
 // CAST: a small constant.
 pub const ADDED_WORDS: usize = 6 * ATOMS_MAX as usize + 6;
 
-/// Words of a QMD of the only version that is split.
+/// Words of a QMD of version 4.0, or of a shorter one.
 const QMD_WORDS: usize = v04_00::WORDS;
 
 /// Room for one channel's split launch: the slots' words before they go to the GPU, and the offsets
@@ -76,7 +77,7 @@ impl<S: Storage> AtomRoom<S> {
         self.slots.get_mut(..words).unwrap_or_default()
     }
 
-    /// Returns the words of the QMD in a slot.
+    /// Returns the words of the QMD in a slot. A shorter one has further words, which nothing reads.
     fn slot(&mut self, slot: u32) -> Option<&mut [u32]> {
         // CAST: widening.
         let at = Wrapping(slot as usize) * Wrapping(SLOT_WORDS);
@@ -103,6 +104,9 @@ pub struct Atoms<V> {
     pub predicted: Ns,
     /// The pace at which atoms are released.
     pub split: Split,
+    version: Version,
+    /// Whether the launch has a join.
+    joins: bool,
 }
 
 /// The input for splitting one launch of a segment.
@@ -115,6 +119,8 @@ pub struct Splitting<'a, V> {
     pub index: usize,
     /// How to split it.
     pub split: Split,
+    /// Whether it is split if that was not measured.
+    pub tried: bool,
     /// Where the segment is.
     pub segment: Segment,
     /// The whole launch. Its fence is the launch's own release.
@@ -151,11 +157,15 @@ impl<V: Copy + 'static> Splitting<'_, V> {
     ) -> Option<Atoms<V>> {
         let orders = to.orders.get_mut(..self.found.len())?;
         orders.fill(Order::default());
-        orders.get_mut(self.index)?.atoms = self.split.atoms;
-        let placement = placement(copies.is_some(), &mut []);
-        let need = rewrite::room(self.words, self.found, orders, &placement);
+        let order = orders.get_mut(self.index)?;
+        (order.atoms, order.tried) = (self.split.atoms, self.tried);
+        let version = self.found.get(self.index)?.version?;
+        let joins = version.joins() && copies.is_none();
+        let need = placement(copies.is_some(), &mut []);
+        let need = rewrite::room(self.words, self.found, orders, &need);
         if need.slots < 2 {
-            self.count_why_not(orders, to.output, to.counters);
+            let placement = placement(copies.is_some(), &mut []);
+            self.count_why_not(orders, placement, to.output, to.counters);
             return None;
         }
         let frame = scratch.frame(memory);
@@ -171,8 +181,8 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             Output {
                 words: to.output,
                 slot_va: frame.gpu_va,
-                slots: ATOMS_MAX + u32::from(!frame.is_read_only()),
-                placement: self::placement(copies.is_some(), &mut room.slots),
+                slots: ATOMS_MAX + u32::from(joins),
+                placement: placement(copies.is_some(), &mut room.slots),
                 cuts: &mut room.cuts,
                 done: Some(done),
             },
@@ -183,7 +193,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             let output = to.output.get(..emitted.words as usize)?;
             let segment = match copies {
                 Some(copies) => copies.put(memory, &self.segment, output)?,
-                None => self.place(room, &frame, memory, emitted.slots, output)?,
+                None => self.place(room, &frame, memory, (emitted.slots, joins), output)?,
             };
             Some((segment, emitted.slots))
         });
@@ -191,10 +201,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             add(&mut to.counters.sums.crowded, 1);
             return None;
         };
-        let count = match frame.is_read_only() {
-            true => slots,
-            false => slots.checked_sub(1)?,
-        };
+        let count = slots.checked_sub(u32::from(joins))?;
         let part = u64::from(count.max(1));
         let predicted = self.launch.predicted / part;
         // Without a pace all atoms are one release.
@@ -219,22 +226,26 @@ impl<V: Copy + 'static> Splitting<'_, V> {
                 submission,
                 predicted,
                 split: self.split,
+                version,
+                joins,
             })
     }
 
-    /// Writes the join, and the segment behind the slots, into a frame. Returns the segment.
+    /// Writes the join, if the launch has one, and the segment behind the slots, into a frame.
+    /// Returns the segment.
     fn place<S: Storage>(
         &self,
         room: &AtomRoom<S>,
         frame: &Frame<V>,
         memory: &impl Words<View = V>,
-        slots: u32,
+        (slots, joins): (u32, bool),
         output: &[u32],
     ) -> Option<Segment> {
         // CAST: widening.
         let words_at = (Wrapping(slots as usize) * Wrapping(SLOT_WORDS)).0;
         let join = room.slots.get(..QMD_WORDS)?;
-        let written = frame.write(memory, 0, join) && frame.write(memory, words_at, output);
+        let written =
+            (!joins || frame.write(memory, 0, join)) && frame.write(memory, words_at, output);
         written.then_some(Segment {
             va: (Va(frame.gpu_va) + u64::from(slots) * SLOT_BYTES).get(),
             // CAST: within the frame.
@@ -244,12 +255,18 @@ impl<V: Copy + 'static> Splitting<'_, V> {
     }
 
     /// Lets the core count why the launch cannot be split. The output is discarded.
-    fn count_why_not(&self, orders: &[Order<'_>], words: &mut [u32], counters: &mut Counters) {
+    fn count_why_not(
+        &self,
+        orders: &[Order<'_>],
+        placement: Placement<'_>,
+        words: &mut [u32],
+        counters: &mut Counters,
+    ) {
         let output = Output {
             words,
             slot_va: 0,
             slots: 0,
-            placement: Placement::Upload,
+            placement,
             cuts: &mut [],
             done: None,
         };
@@ -319,12 +336,12 @@ impl<V: Copy + 'static> Atoms<V> {
     /// Returns whether an atom has the effects of the launch: the last one, without a join.
     fn has_effects(&self, atom: u32) -> bool {
         let is_last = (Wrapping(atom) + Wrapping(1)).0 >= self.count;
-        is_last && self.frame.is_read_only()
+        is_last && !self.joins
     }
 
-    /// Returns the slot of an atom. The join has the first one.
+    /// Returns the slot of an atom. A join has the first one.
     fn slot_of(&self, atom: u32) -> u32 {
-        (Wrapping(atom) + Wrapping(u32::from(!self.frame.is_read_only()))).0
+        (Wrapping(atom) + Wrapping(u32::from(self.joins))).0
     }
 
     /// Returns the condition under which an atom without effects has ended.
@@ -363,7 +380,7 @@ impl<V: Copy + 'static> Atoms<V> {
         let slot = self.slot_of(atom);
         let Some(qmd) = room.slot(slot) else { return };
         if let Some(mask) = mask {
-            match mask::apply(qmd, Version::V04_00, mask) {
+            match mask::apply(qmd, self.version, mask) {
                 Ok(_) if atom == 0 => add(&mut counters.sums.rewritten, 1),
                 Ok(_) => {}
                 Err(reason) => counters.keep(reason),

@@ -26,12 +26,13 @@
 //! the blocks end, and the join would release too early. So programmatic dependents of a split
 //! launch start when it has ended: later than they could, never too early.
 //!
-//! Only version 4.0 is split (`submission.md`), so this is about its layout alone.
+//! Before version 4.0 there is no `GRID_NULL`, so launches have no join either. All versions have
+//! room in the words of version 4.0, whose slots are read as far as the version goes.
 
 use super::launch::{ACTION_DECREMENT_DEPENDENCE, TYPE_NULL};
 use super::limits::{ATOMS_MAX, QMD_VA_END, SLOT_BYTES};
-use super::qmd::v04_00::{self as v04, WORDS};
-use super::qmd::Field;
+use super::qmd::v04_00::{self as v04, V04_00, WORDS};
+use super::qmd::{Field, Layout, ReleaseFields, TypeField};
 use crate::units::{Bytes, Va};
 
 // Every number of atoms fits the counter.
@@ -45,69 +46,15 @@ const _: () = assert!(DONE_OFFSET + 4 <= SLOT_BYTES);
 pub(crate) const DONE_WORD: usize = WORDS;
 /// The same in bytes.
 const DONE_OFFSET: u64 = 4 * DONE_WORD as u64;
-/// The first address that no release can name: `RELEASE_SEMAPHORE0_ADDR` has 57 bits.
-const RELEASE_VA_END: u64 = ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) << 32) + (1 << 32);
+/// The first address that no release can name: `RELEASE_SEMAPHORE0_ADDR` has 57 bits. Before
+/// version 4.0 it has the 40 bits of a slot's address.
+pub(crate) const RELEASE_VA_END: u64 =
+    ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) << 32) + (1 << 32);
 /// `RELEASE_STRUCTURE_SIZE_SEMAPHORE_ONE_WORD`.
 const RELEASE_ONE_WORD: u32 = 1;
 
-/// A QMD of version 4.0, the one that is split.
+/// A QMD of version 4.0, the one that is split, or a shorter one and words that nothing reads.
 pub type Qmd = [u32; WORDS];
-
-/// Effects of the launch that an atom must not have: the join has them.
-const NOT_IN_ATOMS: [Field; 8] = [
-    v04::RELEASE_ENABLE.nth(0),
-    v04::RELEASE_ENABLE.nth(1),
-    v04::RELEASE_ENABLE.nth(2),
-    v04::ARRIVE_AT_LATCH_VALID,
-    v04::ENABLE_PROGRAM_PRE_EXIT,
-    v04::PRE_EXIT_AT_LAST_CTA_LAUNCH,
-    v04::CWD_REFERENCE_COUNT_INCR_ENABLE,
-    v04::CWD_REFERENCE_COUNT_DECR_ENABLE,
-];
-
-/// Fields of an atom's only dependent, the join.
-const ATOM_DEPENDENTS: [Field; 4] = [
-    v04::DEPENDENT_QMD_ENABLE.nth(0),
-    v04::DEPENDENT_QMD_ACTION.nth(0),
-    v04::DEPENDENT_QMD0_POINTER,
-    v04::DEPENDENT_QMD_ENABLE.nth(1),
-];
-
-/// Returns the fields that are off in the release of a done word: a system membar, a reduction, a
-/// trap, 64 bits.
-const fn not_in_done(release: u8) -> [Field; 7] {
-    [
-        v04::RELEASE_MEMBAR_TYPE.nth(release),
-        v04::RELEASE_REDUCTION_ENABLE.nth(release),
-        v04::RELEASE_REDUCTION_OP.nth(release),
-        v04::RELEASE_REDUCTION_FORMAT.nth(release),
-        v04::RELEASE_TRAP_TYPE.nth(release),
-        v04::RELEASE_PAYLOAD64B.nth(release),
-        v04::RELEASE_RESERVED_INFO.nth(release),
-    ]
-}
-
-/// Address and payload of each release, low halves first.
-const RELEASES: [[Field; 4]; 3] = [
-    [
-        v04::RELEASE_SEMAPHORE0_ADDR_LOWER,
-        v04::RELEASE_SEMAPHORE0_ADDR_UPPER,
-        v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
-        v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER,
-    ],
-    [
-        v04::RELEASE_SEMAPHORE1_ADDR_LOWER,
-        v04::RELEASE_SEMAPHORE1_ADDR_UPPER,
-        v04::RELEASE_SEMAPHORE1_PAYLOAD_LOWER,
-        v04::RELEASE_SEMAPHORE1_PAYLOAD_UPPER,
-    ],
-    [
-        v04::RELEASE_SEMAPHORE2_ADDR_LOWER,
-        v04::RELEASE_SEMAPHORE2_ADDR_UPPER,
-        v04::RELEASE_SEMAPHORE2_PAYLOAD_LOWER,
-        v04::RELEASE_SEMAPHORE2_PAYLOAD_UPPER,
-    ],
-];
 
 /// The words that tell which atoms have ended. The atom in slot *i* of an output writes `payload`
 /// to word *i* once, when its last block has ended and before any effect of the launch.
@@ -141,17 +88,16 @@ impl DoneWords {
 
     /// Sets the address of an atom's done word.
     #[inline]
-    pub(crate) fn give(&self, qmd: &mut Qmd, slot: u32) {
-        let va = self.va_of(slot);
-        // CAST: the two halves; `is_sound` has checked the address against the field.
-        put(v04::RELEASE_SEMAPHORE0_ADDR_LOWER, qmd, va as u32);
-        put(v04::RELEASE_SEMAPHORE0_ADDR_UPPER, qmd, (va >> 32) as u32);
+    pub(crate) fn give<L: Layout>(&self, qmd: &mut Qmd, slot: u32) {
+        if let [release, ..] = L::RELEASES {
+            put_address(qmd, release, self.va_of(slot));
+        }
     }
 
-    /// Returns whether a release can write each of the words of `slots` slots.
-    pub(crate) fn is_sound(&self, slots: u64) -> bool {
-        let end = Bytes(self.va) + Bytes(u64::from(self.stride_bytes)) * slots;
-        self.va % 4 == 0 && self.stride_bytes % 4 == 0 && end < Bytes(RELEASE_VA_END)
+    /// Returns whether a release can write each of the words of `slots` slots below `end`.
+    pub(crate) fn is_sound(&self, slots: u64, end: u64) -> bool {
+        let behind = Bytes(self.va) + Bytes(u64::from(self.stride_bytes)) * slots;
+        self.va % 4 == 0 && self.stride_bytes % 4 == 0 && behind < Bytes(end)
     }
 }
 
@@ -162,79 +108,107 @@ fn put(field: Field, qmd: &mut Qmd, value: u32) {
     debug_assert!(stored.is_ok(), "a value is too wide for its field");
 }
 
-/// Turns `qmd` into the join of `atoms` atoms.
+/// Turns `qmd` into the join of `atoms` atoms, in a version that has one.
 #[inline]
-pub(crate) fn make_join(qmd: &mut Qmd, atoms: u32) {
-    put(v04::QMD_TYPE, qmd, TYPE_NULL);
-    put(v04::DEPENDENCE_COUNTER, qmd, atoms);
-    put(v04::GRID_WIDTH, qmd, 1);
-    put(v04::GRID_HEIGHT, qmd, 1);
-    put(v04::GRID_DEPTH, qmd, 1);
+pub(crate) fn make_join<L: Layout>(qmd: &mut Qmd, atoms: u32) {
+    if let (TypeField::Typed(kind), Some(counter)) = (L::TYPE, L::DEPENDENCE_COUNTER) {
+        put(kind, qmd, TYPE_NULL);
+        put(counter, qmd, atoms);
+    }
+    for field in L::GRID {
+        put(field, qmd, 1);
+    }
 }
 
 /// Turns `qmd` into the common part of all atoms of the join at `join_va`, or of those without a
-/// join.
+/// join. The join has all effects of the launch.
 #[inline]
-pub(crate) fn make_atom(qmd: &mut Qmd, join_va: Option<u64>) {
-    for field in NOT_IN_ATOMS {
-        field.clear(qmd);
+pub(crate) fn make_atom<L: Layout>(qmd: &mut Qmd, join_va: Option<u64>) {
+    for release in L::RELEASES {
+        release.enable.clear(qmd);
     }
-    let [enable, action, pointer, other] = ATOM_DEPENDENTS;
-    other.clear(qmd);
-    let Some(join_va) = join_va else {
-        enable.clear(qmd);
+    if let Some(latch) = L::LATCH {
+        latch.arrive.clear(qmd);
+        latch.pre_exit.clear(qmd);
+        latch.pre_exit_at_last.clear(qmd);
+    }
+    L::REFERENCE.increment.clear(qmd);
+    L::REFERENCE.decrement.clear(qmd);
+    for dependent in L::DEPENDENTS {
+        dependent.enable.clear(qmd);
+    }
+    let (Some(join_va), [first, ..]) = (join_va, L::DEPENDENTS) else {
         return;
     };
-    put(enable, qmd, 1);
-    put(action, qmd, ACTION_DECREMENT_DEPENDENCE);
-    // CAST: the address is below 2^40 and a multiple of 256.
-    put(pointer, qmd, (join_va >> 8) as u32);
+    if let (Some(action), Some(pointer)) = (first.action, first.pointer) {
+        put(first.enable, qmd, 1);
+        put(action, qmd, ACTION_DECREMENT_DEPENDENCE);
+        // CAST: the address is below 2^40 and a multiple of 256.
+        put(pointer, qmd, (join_va >> 8) as u32);
+    }
 }
 
 /// Makes an atom write a done word. Each atom gets its own address afterwards.
 #[inline]
-pub(crate) fn make_done(qmd: &mut Qmd, done: &DoneWords) {
-    let [[_, _, low, high], ..] = RELEASES;
-    enable_done(qmd, 0, [low, high], done.payload);
+pub(crate) fn make_done<L: Layout>(qmd: &mut Qmd, done: &DoneWords) {
+    if let [release, ..] = L::RELEASES {
+        enable_done(qmd, release, done.payload);
+    }
 }
 
-/// Makes release number `release` one of a done word. Its address is another matter.
+/// Makes a release one of a done word: without a system membar, a reduction, a trap, 64 bits. Its
+/// address is another matter.
 #[inline(always)]
-fn enable_done(qmd: &mut Qmd, release: u8, [low, high]: [Field; 2], payload: u32) {
-    for field in not_in_done(release) {
+fn enable_done(qmd: &mut Qmd, release: &ReleaseFields, payload: u32) {
+    release.membar.clear(qmd);
+    release.reduction_enable.clear(qmd);
+    release.reduction_op.clear(qmd);
+    for field in release.others {
         field.clear(qmd);
     }
-    put(v04::RELEASE_ENABLE.nth(release), qmd, 1);
-    let size = v04::RELEASE_STRUCTURE_SIZE.nth(release);
-    put(size, qmd, RELEASE_ONE_WORD);
+    put(release.enable, qmd, 1);
+    put(release.structure_size, qmd, RELEASE_ONE_WORD);
+    let (low, high) = release.payload;
     put(low, qmd, payload);
-    put(high, qmd, 0);
+    if let Some(high) = high {
+        put(high, qmd, 0);
+    }
 }
 
-/// Returns the number of a release that a QMD does not use.
+/// Sets the address that a release writes.
+#[inline(always)]
+fn put_address(qmd: &mut Qmd, release: &ReleaseFields, va: u64) {
+    let [lower, upper] = release.address;
+    // CAST: the two halves; `is_sound` has checked the address against the field.
+    put(lower, qmd, va as u32);
+    put(upper, qmd, (va >> 32) as u32);
+}
+
+/// Returns the number of a release that a QMD of version 4.0 does not use.
 pub(crate) fn unused_release(qmd: &Qmd) -> Option<u8> {
     (0..3).find(|release| !v04::RELEASE_ENABLE.nth(*release).is_set(qmd))
 }
 
-/// Makes a launch write a done word besides its own releases, unless it uses all of them.
+/// Makes a launch of version 4.0 write a done word besides its own releases, unless it uses all of
+/// them.
 pub(crate) fn add_done(qmd: &mut Qmd, va: u64, payload: u32) {
     // Each number by itself, so that the places of its fields are constants.
+    let [first, second, third] = V04_00::RELEASES else {
+        return;
+    };
     match unused_release(qmd) {
-        Some(0) => put_done::<0>(qmd, va, payload),
-        Some(1) => put_done::<1>(qmd, va, payload),
-        Some(2) => put_done::<2>(qmd, va, payload),
+        Some(0) => put_done(qmd, first, va, payload),
+        Some(1) => put_done(qmd, second, va, payload),
+        Some(2) => put_done(qmd, third, va, payload),
         _ => (),
     }
 }
 
-/// Makes release number `RELEASE` write a done word.
-fn put_done<const RELEASE: usize>(qmd: &mut Qmd, va: u64, payload: u32) {
-    let [lower, upper, low, high] = const { RELEASES[RELEASE] };
-    // CAST: the two halves of an address of 57 bits.
-    put(lower, qmd, va as u32);
-    put(upper, qmd, (va >> 32) as u32);
-    // CAST: below 3.
-    enable_done(qmd, const { RELEASE as u8 }, [low, high], payload);
+/// Makes a release write a done word.
+#[inline(always)]
+fn put_done(qmd: &mut Qmd, release: &ReleaseFields, va: u64, payload: u32) {
+    put_address(qmd, release, va);
+    enable_done(qmd, release, payload);
 }
 
 /// A field in which copies of one QMD differ. The rest of its word is read before the copies are

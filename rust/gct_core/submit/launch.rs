@@ -331,9 +331,10 @@ fn read<L: Layout>(qmd: &[u32]) -> Option<Launch> {
     })
 }
 
-/// Checks from its own fields whether a QMD can be split.
+/// Checks from its own fields whether a QMD can be split; of a version on which that was not
+/// measured, if it is `tried`.
 #[inline]
-pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
+pub(crate) fn splittable<L: Layout>(qmd: &[u32], tried: bool) -> Result<(), Reason> {
     match kind::<L>(qmd) {
         Kind::Grid | Kind::Cluster => {}
         Kind::Queue => return Err(Reason::Queue),
@@ -344,7 +345,7 @@ pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
     if L::MASK.is_empty() {
         return Err(Reason::SubTasks);
     }
-    if !L::SPLIT_MEASURED {
+    if !L::SPLIT_MEASURED && !tried {
         return Err(Reason::NotMeasured);
     }
     if L::LATCH.is_some_and(|latch| latch.wait.is_set(qmd)) {
@@ -366,7 +367,8 @@ pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
         return Err(Reason::LaunchQueue);
     }
     let [width, height, depth] = L::RESUME;
-    if width.is_set(qmd) || height.is_set(qmd) || depth.is_set(qmd) {
+    let resumes = width.is_set(qmd) || height.is_set(qmd) || depth.is_set(qmd);
+    if resumes || L::RESUME_STATE.iter().any(|field| field.is_set(qmd)) {
         return Err(Reason::Resumed);
     }
     Ok(())
@@ -378,13 +380,14 @@ impl Launch {
         with_layout!(version, L => read::<L>(words))
     }
 
-    /// Checks whether this launch can be split.
+    /// Checks whether this launch can be split; of a version on which that was not measured, if it
+    /// is `tried`.
     ///
     /// # Errors
     ///
     /// The first [`Reason`] against it in its QMD.
-    pub fn splittable(words: &[u32], version: Version) -> Result<(), Reason> {
-        with_layout!(version, L => splittable::<L>(words))
+    pub fn splittable(words: &[u32], version: Version, tried: bool) -> Result<(), Reason> {
+        with_layout!(version, L => splittable::<L>(words, tried))
     }
 
     /// Returns the grid in blocks, as the program sees it in `gridDim`.

@@ -134,16 +134,18 @@ impl Marks {
     /// Stores the marks into a QMD.
     pub(crate) fn write(&self, qmd: &mut [u32], version: Version) {
         match qmd.first_chunk_mut::<{ V04_00::WORDS }>() {
-            Some(qmd) if version == Version::V04_00 => self.write_v04_00(qmd),
+            Some(qmd) if version == Version::V04_00 => self.write_as::<V04_00>(qmd),
             _ => write(qmd, version, Some(&self.words)),
         }
     }
 
-    /// Stores the marks into a QMD of version 4.0, which is nearly every QMD.
+    /// Stores the marks into a QMD at the start of these words. Nearly every one is of version 4.0.
     #[inline(always)]
-    pub(crate) fn write_v04_00(&self, qmd: &mut [u32; V04_00::WORDS]) {
-        write_as::<V04_00>(qmd, &self.words);
-        precedence::give(qmd, self.precedence);
+    pub(crate) fn write_as<L: Layout>(&self, qmd: &mut [u32; V04_00::WORDS]) {
+        write_as::<L>(qmd, &self.words);
+        if L::VERSION == Version::V04_00 {
+            precedence::give(qmd, self.precedence);
+        }
     }
 }
 

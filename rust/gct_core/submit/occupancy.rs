@@ -213,6 +213,15 @@ pub fn resident(qmd: &[u32], version: Version, most: u32) -> u32 {
     })
 }
 
+/// Returns how many blocks of `launch` one TPC of any GPU holds at most.
+pub fn most_per_tpc(launch: &Launch) -> u32 {
+    // Hopper's SMs hold most of all.
+    per_tpc(&Launch {
+        version: Version::V04_00,
+        ..*launch
+    })
+}
+
 /// Returns how many blocks of `launch` one TPC holds.
 pub fn per_tpc(launch: &Launch) -> u32 {
     // CAST: an SM holds 32 blocks at most.

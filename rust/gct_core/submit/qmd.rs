@@ -201,6 +201,7 @@ macro_rules! releases_of_version_2 {
                 membar: RELEASE_MEMBAR_TYPE,
                 reduction_enable: RELEASE0_REDUCTION_ENABLE,
                 reduction_op: RELEASE0_REDUCTION_OP,
+                others: &[RELEASE0_REDUCTION_FORMAT],
                 address: [RELEASE0_ADDRESS_LOWER, RELEASE0_ADDRESS_UPPER],
                 payload: (RELEASE0_PAYLOAD, None),
             },
@@ -210,6 +211,7 @@ macro_rules! releases_of_version_2 {
                 membar: RELEASE_MEMBAR_TYPE,
                 reduction_enable: RELEASE1_REDUCTION_ENABLE,
                 reduction_op: RELEASE1_REDUCTION_OP,
+                others: &[RELEASE1_REDUCTION_FORMAT],
                 address: [RELEASE1_ADDRESS_LOWER, RELEASE1_ADDRESS_UPPER],
                 payload: (RELEASE1_PAYLOAD, None),
             },
@@ -227,6 +229,12 @@ macro_rules! release_of_versions_4_and_5 {
             membar: RELEASE_MEMBAR_TYPE.nth($number),
             reduction_enable: RELEASE_REDUCTION_ENABLE.nth($number),
             reduction_op: RELEASE_REDUCTION_OP.nth($number),
+            others: &[
+                RELEASE_REDUCTION_FORMAT.nth($number),
+                RELEASE_TRAP_TYPE.nth($number),
+                RELEASE_PAYLOAD64B.nth($number),
+                RELEASE_RESERVED_INFO.nth($number),
+            ],
             address: [$lower, $upper],
             payload: ($low, Some($high)),
         }
@@ -356,6 +364,8 @@ pub struct ReleaseFields {
     pub reduction_enable: Field,
     /// Operation that combines them.
     pub reduction_op: Field,
+    /// What else is 0 where one word is written: format, trap, 64 bits.
+    pub others: &'static [Field],
     /// Address, lower part first.
     pub address: [Field; 2],
     /// Payload, lower part first; version 2.4 has no upper part.
@@ -420,6 +430,8 @@ pub trait Layout {
     const GRID: [Field; 3];
     /// Start of the grid when it is scheduled without a copy.
     const RESUME: [Field; 3];
+    /// What else hardware writes where it stops a grid, to resume it: 0 in a grid that begins.
+    const RESUME_STATE: &'static [Field];
     /// Threads of a block.
     const BLOCK: [Field; 3];
     /// Blocks of a cluster (`GPC_CGA_*`).
@@ -460,6 +472,12 @@ pub trait Layout {
     const REFERENCE: ReferenceFields;
     /// Whether splitting by RESUME and a join was measured on hardware of this version.
     const SPLIT_MEASURED: bool;
+}
+
+/// Returns whether a split launch of a version may have a join: a QMD without a grid that waits for
+/// decrements.
+pub(crate) const fn joins<L: Layout>() -> bool {
+    matches!(L::TYPE, TypeField::Typed(_)) && L::DEPENDENCE_COUNTER.is_some()
 }
 
 /// Runs `$body` with the type `$layout` that implements [`Layout`] for `$version`.

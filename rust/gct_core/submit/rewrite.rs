@@ -36,6 +36,17 @@
 //! PCAS_A = M                                              <- and here
 //! ```
 //!
+//! Neither has a version without a `GRID_NULL` ([`Order::tried`]). There an inline QMD becomes a
+//! stored one first:
+//!
+//! ```text
+//! SET_INLINE_QMD_ADDRESS_A, B                             the tenant's burst without the QMD
+//! upload of M to this address                             and the tenant's I2M registers again
+//! PCAS_A = M
+//! PCAS2_B = INVALIDATE ..                                 as above
+//! PCAS_A = as it was
+//! ```
+//!
 //! The required room is known before anything is written: exactly from [`room`], or as a bound from
 //! [`Room::bound`].
 
@@ -47,12 +58,12 @@ pub mod whole;
 
 use super::atom::Plan;
 use super::inline::{HEADER_WORDS, RESTORE_WORDS};
-use super::join::{DoneWords, Qmd};
-use super::launch;
+use super::join::{DoneWords, Qmd, RELEASE_VA_END};
+use super::launch::{self, Launch};
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
 use super::mask::{self, DisabledTpcs};
 use super::methods::Action;
-use super::qmd::{v04_00::V04_00, Layout, Version};
+use super::qmd::{v03_00, v04_00::V04_00, with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
 use crate::units::{Bytes, Sat};
@@ -65,6 +76,9 @@ pub struct Order<'a> {
     pub mask: Option<&'a DisabledTpcs>,
     /// Atoms to split it into; 0 and 1 leave it whole.
     pub atoms: u32,
+    /// Whether it is split if it is of a version on which that was not measured. Its slots must be
+    /// [`Placement::Written`].
+    pub tried: bool,
 }
 
 /// Who writes the QMDs of joins and atoms into their slots.
@@ -174,6 +188,10 @@ const CALL_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
 const IN_PLACE_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
 /// Words that restore the upload's registers.
 const RESTORE_UPLOAD_WORDS: Sat<u64> = Sat(RESTORE_WORDS as u64);
+/// Words that store an inline QMD of a version without a join: the registers of its address, an
+/// upload, and PCAS_A.
+const STORE_INLINE_WORDS: Sat<u64> =
+    Sat(3 + HEADER_WORDS as u64 + v03_00::WORDS as u64 + RESTORE_WORDS as u64 + 2);
 
 impl Room {
     /// Returns a bound for any segment of `words` words with at most `launches` launches, each
@@ -194,19 +212,22 @@ impl Room {
         }
     }
 
-    /// Adds the room of a split into `atoms` atoms. The words of a call that the atoms replace
-    /// count as if they stayed.
-    fn add(&mut self, atoms: u32, placement: &Placement<'_>) {
+    /// Adds the room of a split into `atoms` atoms, of a launch that has a join if it `joins`. The
+    /// words of a call that the atoms replace count as if they stayed.
+    fn add(&mut self, atoms: u32, placement: &Placement<'_>, joins: bool) {
         let atoms = Sat(u64::from(atoms.min(ATOMS_MAX)));
-        let slots = atoms + Sat(u64::from(placement.joins()));
+        let slots = atoms + Sat(u64::from(joins));
         let (slot, atom, call) = match placement {
             Placement::Upload => (
                 UPLOAD_WORDS + Sat(V04_00::WORDS as u64),
                 PCAS_WORDS,
                 CALL_WORDS + RESTORE_UPLOAD_WORDS,
             ),
-            Placement::Written(_) => (Sat(0), PCAS_WORDS + INVALIDATE_WORDS, CALL_WORDS),
-            Placement::ReadOnly(_) => (Sat(0), PCAS_WORDS + INVALIDATE_WORDS, IN_PLACE_WORDS),
+            Placement::Written(_) | Placement::ReadOnly(_) => (
+                Sat(0),
+                PCAS_WORDS + INVALIDATE_WORDS,
+                if joins { CALL_WORDS } else { IN_PLACE_WORDS },
+            ),
         };
         let each = slots * slot + atoms * atom + call;
         self.words = (Sat(self.words) + each).0;
@@ -232,17 +253,18 @@ impl Room {
             && self.slots <= u64::from(output.slots)
     }
 
-    /// Checks the addresses of the slots and of the done words.
-    fn check_addresses(&self, output: &Output<'_>) -> Result<(), EmitError> {
+    /// Checks the addresses of the slots and of the done words, which releases can write below
+    /// `end`.
+    fn check_addresses(&self, output: &Output<'_>, end: u64) -> Result<(), EmitError> {
         if self.slots == 0 {
             return Ok(());
         }
-        let end = Bytes(output.slot_va) + Bytes(SLOT_BYTES) * self.slots;
-        if output.slot_va & 0xff != 0 || end > Bytes(QMD_VA_END) {
+        let behind = Bytes(output.slot_va) + Bytes(SLOT_BYTES) * self.slots;
+        if output.slot_va & 0xff != 0 || behind > Bytes(QMD_VA_END) {
             return Err(EmitError::SlotAddress);
         }
         match output.done {
-            Some(done) if !done.is_sound(self.slots) => Err(EmitError::DoneAddress),
+            Some(done) if !done.is_sound(self.slots, end) => Err(EmitError::DoneAddress),
             _ => Ok(()),
         }
     }
@@ -251,8 +273,25 @@ impl Room {
 /// A split that will happen.
 struct Split<'a> {
     plan: Plan,
-    /// The tenant's QMD.
-    tenant: &'a Qmd,
+    tenant: Tenant<'a>,
+}
+
+/// The QMD of a tenant.
+enum Tenant<'a> {
+    /// Of version 4.0, the one that is split but where another is tried.
+    Measured(&'a Qmd),
+    /// Of another version.
+    Tried(Version, &'a [u32]),
+}
+
+impl Split<'_> {
+    /// Returns whether the launch has a join in these slots.
+    fn joins(&self, placement: &Placement<'_>) -> bool {
+        match self.tenant {
+            Tenant::Measured(_) => placement.joins(),
+            Tenant::Tried(version, _) => version.joins(),
+        }
+    }
 }
 
 /// Decides whether and how an order splits a launch.
@@ -266,6 +305,7 @@ fn split_of<'a>(
     table: &[QmdCall],
     call: &QmdCall,
     order: &Order<'_>,
+    placement: &Placement<'_>,
 ) -> Result<Option<Split<'a>>, Reason> {
     if order.atoms <= 1 || !call.is_launch() {
         return Ok(None);
@@ -276,20 +316,57 @@ fn split_of<'a>(
     let (Some(version), Some(qmd)) = (call.version, call.qmd(words)) else {
         return Err(Reason::NotHere);
     };
-    // Only one version is split, so only one is compiled. `splittable` says NotMeasured for the
-    // others.
     if version != Version::V04_00 {
-        return Err(launch::Launch::splittable(qmd, version)
-            .err()
-            .unwrap_or(Reason::NotMeasured));
+        return tried_split_of(qmd, version, table, call, order, placement).map(Some);
     }
     let Some(tenant) = qmd.first_chunk() else {
         return Err(Reason::NotHere);
     };
-    launch::splittable::<V04_00>(tenant)?;
+    launch::splittable::<V04_00>(tenant, false)?;
     if call.source != Source::Upload {
         return Err(Reason::Inline);
     }
+    check_call(table, call)?;
+    let plan = Plan::new(launch::triple(V04_00::GRID, tenant), order.atoms);
+    if plan.is_whole() {
+        return Err(Reason::OneUnit);
+    }
+    let tenant = Tenant::Measured(tenant);
+    Ok(Some(Split { plan, tenant }))
+}
+
+/// Decides the same for a QMD of a version other than 4.0.
+#[cold]
+#[inline(never)]
+fn tried_split_of<'a>(
+    qmd: &'a [u32],
+    version: Version,
+    table: &[QmdCall],
+    call: &QmdCall,
+    order: &Order<'_>,
+    placement: &Placement<'_>,
+) -> Result<Split<'a>, Reason> {
+    Launch::splittable(qmd, version, order.tried)?;
+    if !matches!(placement, Placement::Written(_)) {
+        return Err(Reason::NotMeasured);
+    }
+    // The tenant's call schedules a join, so there must be one.
+    if call.source != Source::Upload && version.joins() {
+        return Err(Reason::Inline);
+    }
+    check_call(table, call)?;
+    let grid = with_layout!(version, L => launch::triple(L::GRID, qmd));
+    let plan = Plan::new(grid, order.atoms);
+    if plan.is_whole() {
+        return Err(Reason::OneUnit);
+    }
+    let tenant = Tenant::Tried(version, qmd);
+    Ok(Split { plan, tenant })
+}
+
+/// Checks whether words can be inserted around a call.
+#[inline(always)]
+fn check_call(table: &[QmdCall], call: &QmdCall) -> Result<(), Reason> {
     if call.is_shared(table) {
         return Err(Reason::Shared);
     }
@@ -302,16 +379,10 @@ fn split_of<'a>(
     if !call.registers.known {
         return Err(Reason::Registers);
     }
-    if !call.alone {
-        return Err(Reason::Fragmented);
+    match call.alone {
+        true => Ok(()),
+        false => Err(Reason::Fragmented),
     }
-    let [width, height, depth] = V04_00::GRID;
-    let grid = [width.get(tenant), height.get(tenant), depth.get(tenant)];
-    let plan = Plan::new(grid, order.atoms);
-    if plan.is_whole() {
-        return Err(Reason::OneUnit);
-    }
-    Ok(Some(Split { plan, tenant }))
 }
 
 /// Pairs each entry of the table with its order. Entries beyond the orders stay unchanged.
@@ -334,12 +405,18 @@ pub fn room(
         ..Room::default()
     };
     let splits = pairs(calls, orders).filter_map(|(call, order)| {
-        let split = split_of(words, calls, call, order).ok().flatten();
+        let split = split_of(words, calls, call, order, placement)
+            .ok()
+            .flatten();
         Some((call, split?))
     });
     for (call, split) in splits.take(SPLITS) {
-        room.add(split.plan.atoms(), placement);
-        if !placement.joins() {
+        let joins = split.joins(placement);
+        room.add(split.plan.atoms(), placement, joins);
+        if call.source == Source::Inline {
+            room.words = (Sat(room.words) + STORE_INLINE_WORDS).0;
+        }
+        if !joins {
             let replaced = Sat(call.call_end) - Sat(call.call_at);
             room.words = (Sat(room.words) - Sat(u64::from(replaced.0))).0;
         }
@@ -398,17 +475,22 @@ fn check_room(
         words: words.len() as u64,
         ..Room::default()
     };
+    let mut end = RELEASE_VA_END;
     for (call, order) in pairs(calls, orders) {
         if order.atoms > 1 && call.is_launch() {
-            need.add(order.atoms, &output.placement);
+            need.add(order.atoms, &output.placement, output.placement.joins());
+            if order.tried {
+                need.words = (Sat(need.words) + STORE_INLINE_WORDS).0;
+                end = QMD_VA_END;
+            }
         }
     }
-    if need.fits(output) && need.check_addresses(output).is_ok() {
+    if need.fits(output) && need.check_addresses(output, end).is_ok() {
         return Ok(());
     }
     need = room(words, calls, orders, &output.placement);
     if !need.fits(output) {
         return Err(EmitError::Room(need));
     }
-    need.check_addresses(output)
+    need.check_addresses(output, end)
 }

@@ -194,6 +194,7 @@ fn splitting(memory: &mut Memory) -> Result<(), Failure> {
     let orders = [Order {
         mask: None,
         atoms: ATOMS,
+        ..Order::default()
     }];
     let Memory { words, found, .. } = memory;
     let found = found.get(..1).unwrap_or(&[]);
@@ -299,7 +300,7 @@ fn is_atom(effects: &Effects, slot: u32) -> bool {
 fn refusing(memory: &mut Memory) -> Result<(), Failure> {
     if let Some(qmd) = memory.words.get_mut(QMD_AT..) {
         let _ = v04_00::WAIT_ON_LATCH_VALID.set(qmd, 1);
-        let refused = Launch::splittable(qmd, Version::V04_00);
+        let refused = Launch::splittable(qmd, Version::V04_00, false);
         check(
             refused == Err(Reason::WaitsOnLatch),
             "what waits for a latch is not split",

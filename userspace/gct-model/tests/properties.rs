@@ -6,7 +6,8 @@ mod common;
 
 use common::launches::{launch, segments, Launch};
 use common::rewriter::{
-    divide, keep, mask_in_place, place, rewrite, rewrite_as, How, Rewritten, DONE_PAYLOAD, SLOTS,
+    divide, keep, mask_in_place, place, rewrite, rewrite_as, run_in_turn, How, Rewritten,
+    DONE_PAYLOAD, HOPPER, SLOTS,
 };
 use common::{capture, orders, CHANNEL};
 use gct_core::submit::limits::SLOT_BYTES;
@@ -61,7 +62,15 @@ fn check_same(
     let (before, memory) = run(CHANNEL, original, &[], Order::Eager);
     // The expected memory is that of a run without splits, with the requested mask.
     let memory = match mask {
-        Some(mask) => run(CHANNEL, &mask_in_place(original, mask), &[], Order::Eager).1,
+        Some(mask) => {
+            run(
+                CHANNEL,
+                &mask_in_place(original, mask, HOPPER),
+                &[],
+                Order::Eager,
+            )
+            .1
+        }
         None => memory,
     };
     for order in orders {
@@ -112,30 +121,6 @@ fn check_done(report: &Report) {
             None => assert_eq!(writes, []),
         }
     }
-}
-
-/// Runs segments without joins. Each last atom is submitted once the others have ended.
-fn run_in_turn(done: &Rewritten, order: Order) -> (Report, SparseMemory) {
-    let config = Config {
-        order,
-        ..Config::default()
-    };
-    let mut memory = SparseMemory::new(1 << 12);
-    for (word, at) in done.slots.iter().zip((SLOTS..).step_by(4)) {
-        memory.write_u32(at, *word).expect("room for the slots");
-    }
-    let mut machine = Machine::new(memory, config);
-    for (words, before_last) in done.segments.iter().zip(&done.before_last) {
-        let mut from = 0;
-        for cut in before_last {
-            machine.submit(CHANNEL, &words[from..*cut]);
-            machine.run();
-            from = *cut;
-        }
-        machine.submit(CHANNEL, &words[from..]);
-    }
-    machine.run();
-    machine.into_parts()
 }
 
 /// Returns the addresses of words of QMDs in slots that a run has changed.
@@ -268,12 +253,12 @@ proptest! {
     ) {
         let original = segments(&launches);
         prop_assume!(is_ordered(&original, seed));
-        let how = How { mask: mask.as_ref(), atoms, written: true, read_only: true, done: true };
+        let how = How { mask: mask.as_ref(), atoms, written: true, read_only: true, done: true, tried: None };
         let done = rewrite_as(&original, &how);
         let (before, memory) = match &mask {
             Some(mask) => (
                 run(CHANNEL, &original, &[], Order::Eager).0,
-                run(CHANNEL, &mask_in_place(&original, mask), &[], Order::Eager).1,
+                run(CHANNEL, &mask_in_place(&original, mask, HOPPER), &[], Order::Eager).1,
             ),
             None => run(CHANNEL, &original, &[], Order::Eager),
         };
@@ -314,7 +299,7 @@ proptest! {
         let mask = keep([kept, 64]);
         let original = segments(&launches);
         prop_assume!(is_ordered(&original, seed));
-        let masked = mask_in_place(&original, &mask);
+        let masked = mask_in_place(&original, &mask, HOPPER);
         let lengths = |segments: &[Vec<u32>]| segments.iter().map(Vec::len).collect::<Vec<_>>();
         prop_assert_eq!(lengths(&original), lengths(&masked));
         check_same(&original, &masked, &[], Some(&mask), few_orders(seed));

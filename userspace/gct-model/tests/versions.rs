@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{execute, Segment};
+use common::{channel_class, execute, Segment};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{in_place, Order as Wanted};
 use gct_core::submit::stats::Counters;
@@ -40,27 +40,12 @@ fn qmd(layout: &Layout) -> [u32; WORDS_MAX] {
     words
 }
 
-/// Returns the channel class of the version's GPUs.
-fn channel_class(layout: &Layout) -> u16 {
-    match layout.version {
-        (4, 0) => 0xc86f,
-        (4, 1) | (5, 0) => 0xc96f,
-        _ => 0xc56f,
-    }
-}
-
 /// Returns the launch in a segment: inline methods, or an upload and a PCAS.
 fn segment(layout: &Layout, inline: bool) -> Vec<u32> {
     let words = &qmd(layout)[..layout.words];
     let mut segment = Segment::default();
     if inline {
-        let size = if layout.words == 96 { 1 << 30 } else { 0 };
-        let low = u32::try_from(QMD >> 8).expect("below 2^40");
-        let count = u32::try_from(layout.words + 2).expect("few words");
-        segment
-            .0
-            .extend([1 << 29 | count << 16 | 1 << 13 | 0x318 >> 2, size, low]);
-        segment.0.extend(words);
+        segment.inline(QMD, words);
     } else {
         segment.upload(QMD, words).pcas(QMD, 0xa);
     }
@@ -82,6 +67,7 @@ fn every_version_runs_and_is_masked_where_the_model_says() {
         let order = Wanted {
             mask: Some(&mask),
             atoms: 1,
+            ..Wanted::default()
         };
         in_place(
             &mut masked,

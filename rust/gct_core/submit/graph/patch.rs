@@ -376,9 +376,8 @@ mod tests {
             qmd_va: va(number),
             action: Action::Schedule,
             registers: Registers {
-                destination: 0,
-                lines: 0,
                 known: REPLAYS - number <= known,
+                ..Registers::default()
             },
             ..QmdCall::NONE
         };

@@ -30,6 +30,7 @@ impl Layout for V02_04 {
         CTA_RASTER_HEIGHT_RESUME,
         CTA_RASTER_DEPTH_RESUME,
     ];
+    const RESUME_STATE: &'static [Field] = &[];
     const BLOCK: [Field; 3] = super::block_fields!();
     const CLUSTER: Option<[Field; 3]> = None;
     const GANG: Option<[Field; 3]> = None;

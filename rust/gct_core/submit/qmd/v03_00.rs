@@ -30,6 +30,7 @@ impl Layout for V03_00 {
         CTA_RASTER_HEIGHT_RESUME,
         CTA_RASTER_DEPTH_RESUME,
     ];
+    const RESUME_STATE: &'static [Field] = &[];
     const BLOCK: [Field; 3] = super::block_fields!();
     const CLUSTER: Option<[Field; 3]> = None;
     const GANG: Option<[Field; 3]> = None;
@@ -57,6 +58,11 @@ impl Layout for V03_00 {
             membar: RELEASE0_MEMBAR_TYPE,
             reduction_enable: RELEASE0_REDUCTION_ENABLE,
             reduction_op: RELEASE0_REDUCTION_OP,
+            others: &[
+                RELEASE0_REDUCTION_FORMAT,
+                RELEASE0_TRAP_TYPE,
+                RELEASE0_PAYLOAD64B,
+            ],
             address: [RELEASE0_ADDRESS_LOWER, RELEASE0_ADDRESS_UPPER],
             payload: (RELEASE0_PAYLOAD_LOWER, Some(RELEASE0_PAYLOAD_UPPER)),
         },
@@ -66,6 +72,11 @@ impl Layout for V03_00 {
             membar: RELEASE1_MEMBAR_TYPE,
             reduction_enable: RELEASE1_REDUCTION_ENABLE,
             reduction_op: RELEASE1_REDUCTION_OP,
+            others: &[
+                RELEASE1_REDUCTION_FORMAT,
+                RELEASE1_TRAP_TYPE,
+                RELEASE1_PAYLOAD64B,
+            ],
             address: [RELEASE1_ADDRESS_LOWER, RELEASE1_ADDRESS_UPPER],
             payload: (RELEASE1_PAYLOAD_LOWER, Some(RELEASE1_PAYLOAD_UPPER)),
         },
@@ -75,6 +86,11 @@ impl Layout for V03_00 {
             membar: RELEASE2_MEMBAR_TYPE,
             reduction_enable: RELEASE2_REDUCTION_ENABLE,
             reduction_op: RELEASE2_REDUCTION_OP,
+            others: &[
+                RELEASE2_REDUCTION_FORMAT,
+                RELEASE2_TRAP_TYPE,
+                RELEASE2_PAYLOAD64B,
+            ],
             address: [RELEASE2_ADDRESS_LOWER, RELEASE2_ADDRESS_UPPER],
             payload: (RELEASE2_PAYLOAD_LOWER, Some(RELEASE2_PAYLOAD_UPPER)),
         },

@@ -27,6 +27,15 @@ impl Layout for V05_00 {
     const TYPE: TypeField = TypeField::Typed(QMD_TYPE);
     const GRID: [Field; 3] = [GRID_WIDTH, GRID_HEIGHT, GRID_DEPTH];
     const RESUME: [Field; 3] = [GRID_WIDTH_RESUME, GRID_HEIGHT_RESUME, GRID_DEPTH_RESUME];
+    const RESUME_STATE: &'static [Field] = &[
+        RESUME_SUB_TASK_ID,
+        COMPLETED_SUB_TASK_MASK,
+        INCOMPLETE_BOX_BASE_WIDTH_RESUME,
+        INCOMPLETE_BOX_BASE_HEIGHT_RESUME,
+        INCOMPLETE_BOX_BASE_DEPTH_RESUME,
+        INCOMPLETE_BOX_OFFSET_WIDTH_RESUME,
+        INCOMPLETE_BOX_OFFSET_HEIGHT_RESUME,
+    ];
     const BLOCK: [Field; 3] = super::block_fields!();
     const CLUSTER: Option<[Field; 3]> = Some([GPC_CGA_WIDTH, GPC_CGA_HEIGHT, GPC_CGA_DEPTH]);
     const GANG: Option<[Field; 3]> = Some([GPU_CGA_WIDTH, GPU_CGA_HEIGHT, GPU_CGA_DEPTH]);

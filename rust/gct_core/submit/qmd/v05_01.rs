@@ -36,6 +36,7 @@ impl Layout for V05_01 {
         SUB_TASK_GRID_DEPTH.nth(0),
     ];
     const RESUME: [Field; 3] = [GRID_WIDTH_RESUME, GRID_HEIGHT_RESUME, GRID_DEPTH_RESUME];
+    const RESUME_STATE: &'static [Field] = &[RESUME_SUB_TASK_ID, COMPLETED_SUB_TASK_MASK];
     const BLOCK: [Field; 3] = [
         SUB_TASK_CTA_THREAD_DIMENSION0.nth(0),
         SUB_TASK_CTA_THREAD_DIMENSION1.nth(0),

@@ -2,7 +2,8 @@
 
 //! Determines the layout version of a QMD.
 
-use super::{v02_03, v02_04, v03_00, v04_00, v04_01, v05_00, v05_01, with_layout, Field, Layout};
+use super::{joins, with_layout, Field, Layout};
+use super::{v02_03, v02_04, v03_00, v04_00, v04_01, v05_00, v05_01};
 use crate::submit::stats::Reason;
 
 /// A known layout version.
@@ -166,6 +167,12 @@ impl Version {
         // CAST: widening, `From` is not `const`.
         let (major, minor) = self.number();
         (major as u32) << 4 | minor as u32
+    }
+
+    /// Returns whether a split launch may have a join. Before version 4.0 its last atom has the
+    /// effects instead.
+    pub const fn joins(self) -> bool {
+        with_layout!(self, L => joins::<L>())
     }
 
     /// Returns the size of a QMD in 32-bit words.

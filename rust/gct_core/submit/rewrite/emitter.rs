@@ -3,17 +3,17 @@
 //! Writes an output. Its room was checked before, so no word is lost.
 
 use super::parts::{make_upload, Parts, BLOCK_WORDS};
-use super::{split_of, Cut, Emitted, Order, Output, Placement, Split};
+use super::{split_of, Cut, Emitted, Order, Output, Placement, Split, Tenant};
 use crate::submit::atom::Plan;
-use crate::submit::inline::restore;
+use crate::submit::inline::{headers, restore};
 use crate::submit::join::{DoneWords, Qmd};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS, SPLITS};
 use crate::submit::mask::{self, Marks};
 use crate::submit::method;
 use crate::submit::methods::{self, Action};
-use crate::submit::qmd::Version;
+use crate::submit::qmd::{joins, v04_00, with_layout, Layout, Version};
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::QmdCall;
+use crate::submit::tracker::{QmdCall, Source};
 use crate::units::Va;
 use core::num::Wrapping;
 
@@ -124,7 +124,7 @@ impl<'a> Emitter<'a> {
         order: &Order<'_>,
         counters: &mut Counters,
     ) {
-        let split = match split_of(self.words, self.table, call, order) {
+        let split = match split_of(self.words, self.table, call, order, &self.placement) {
             Ok(Some(_)) if self.splits.0 >= SPLITS => {
                 counters.keep(Reason::TableFull);
                 None
@@ -141,9 +141,33 @@ impl<'a> Emitter<'a> {
         let Some(Split { plan, tenant }) = split else {
             return self.mask(call, order, counters);
         };
-        let marks = decide(tenant, Version::V04_00, order, counters);
-        self.split(index, call, &plan, tenant, marks.as_ref());
+        match tenant {
+            Tenant::Measured(tenant) => {
+                let marks = decide(tenant, Version::V04_00, order, counters);
+                self.split::<v04_00::V04_00>(index, call, &plan, tenant, marks.as_ref());
+            }
+            Tenant::Tried(version, tenant) => {
+                let marks = decide(tenant, version, order, counters);
+                self.try_split(index, call, &plan, (version, tenant), marks.as_ref());
+            }
+        }
         counters.split(plan.atoms());
+    }
+
+    /// Splits a launch of a version on which that was not measured.
+    #[cold]
+    #[inline(never)]
+    fn try_split(
+        &mut self,
+        index: u32,
+        call: &QmdCall,
+        plan: &Plan,
+        (version, words): (Version, &[u32]),
+        marks: Option<&Marks>,
+    ) {
+        let mut tenant = [0; v04_00::WORDS];
+        put_all(&mut tenant, words);
+        with_layout!(version, L => self.split::<L>(index, call, plan, &tenant, marks));
     }
 
     /// Masks a launch that stays whole.
@@ -171,7 +195,7 @@ impl<'a> Emitter<'a> {
     /// The atoms' QMD is made from the segment and before these words are copied. Made from the
     /// copy, the processor would wait for its own stores.
     #[inline(always)]
-    fn split(
+    fn split<L: Layout>(
         &mut self,
         index: u32,
         call: &QmdCall,
@@ -182,21 +206,47 @@ impl<'a> Emitter<'a> {
         let mut atom = [0; BLOCK_WORDS];
         make_upload(&mut atom, call.subchannel, tenant, 0);
         let (slot, va) = (self.slots, slot_va(self.slot_va, self.slots.0));
-        let before = match self.placement.joins() {
+        let has_join = joins::<L>() && self.placement.joins();
+        let before = match has_join {
             true => (slot.0, va),
             // The first atom has the first slot.
             false => ((slot - Wrapping(1)).0, va.wrapping_sub(SLOT_BYTES)),
         };
-        let before = (before, self.placement.joins());
-        let parts = Parts::new(plan, (tenant, marks), &mut atom, before, self.done);
+        let before = (before, has_join);
+        let parts = Parts::<L>::new(plan, (tenant, marks), &mut atom, before, self.done);
         self.copy_to(usize::try_from(call.call_at).unwrap_or(usize::MAX));
-        if let (Some(qmd), Some(marks)) = (self.qmd_of(call), marks) {
-            marks.write(qmd, Version::V04_00);
+        if !joins::<L>() && call.source == Source::Inline {
+            self.store_inline::<L>(call, tenant, marks);
+        } else if let (Some(qmd), Some(marks)) = (self.qmd_of(call), marks) {
+            marks.write(qmd, L::VERSION);
         }
-        match self.placement.joins() {
+        match has_join {
             true => self.insert(index, call, &parts),
             false => self.insert_without_join(index, call, &parts),
         }
+    }
+
+    /// Stores an inline QMD with its marks at its address, in place of the tenant's words that
+    /// would schedule it.
+    fn store_inline<L: Layout>(&mut self, call: &QmdCall, tenant: &Qmd, marks: Option<&Marks>) {
+        let on = call.subchannel;
+        let mut qmd = *tenant;
+        if let Some(marks) = marks {
+            marks.write_as::<L>(&mut qmd);
+        }
+        let at = usize::try_from(call.call_at).unwrap_or(usize::MAX);
+        let tenant = self.words.get(at..).unwrap_or_default();
+        if let [_, upper, lower, ..] = *tenant {
+            let header = method::incr(on, methods::SET_INLINE_QMD_ADDRESS_A, 2);
+            self.push([header, upper, lower]);
+        }
+        // CAST: a small constant.
+        self.push(headers(on, call.qmd_va, L::WORDS as u32));
+        if let Some(out) = self.take(L::WORDS) {
+            put_all(out, &qmd);
+        }
+        self.push(restore(on, &call.registers));
+        self.push(address(on, call.qmd_va));
     }
 
     /// Returns a launch's QMD in the output, once it was copied.
@@ -218,7 +268,7 @@ impl<'a> Emitter<'a> {
 
     /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the
     /// restored registers.
-    fn insert(&mut self, index: u32, call: &QmdCall, parts: &Parts<'_>) {
+    fn insert<L: Layout>(&mut self, index: u32, call: &QmdCall, parts: &Parts<'_, L>) {
         let on = call.subchannel;
         let slots = Wrapping(parts.plan.atoms()) + Wrapping(1);
         let uploads = matches!(self.placement, Placement::Upload);
@@ -248,9 +298,9 @@ impl<'a> Emitter<'a> {
     }
 
     /// Writes the atoms of a launch without a join in place of its call.
-    fn insert_without_join(&mut self, index: u32, call: &QmdCall, parts: &Parts<'_>) {
+    fn insert_without_join<L: Layout>(&mut self, index: u32, call: &QmdCall, parts: &Parts<'_, L>) {
         let on = call.subchannel;
-        if let Placement::ReadOnly(view) = &mut self.placement {
+        if let Placement::ReadOnly(view) | Placement::Written(view) = &mut self.placement {
             // CAST: slots were counted against the view's length.
             let from = (Wrapping(self.slots.0 as usize) * Wrapping(SLOT_WORDS)).0;
             parts.write_without_join(view.get_mut(from..).unwrap_or_default());
@@ -258,7 +308,12 @@ impl<'a> Emitter<'a> {
         self.push(action(on, Action::Invalidate));
         self.push([method::incr(on, methods::WAIT_FOR_IDLE, 1), 0]);
         self.calls(index, parts, |va| schedule_written(on, va));
-        self.push(address(on, call.qmd_va));
+        // A call that has an upload has named its QMD itself.
+        let before = match call.source {
+            Source::Inline => u64::from(call.registers.pcas) << 8,
+            _ => call.qmd_va,
+        };
+        self.push(address(on, before));
         self.copied = usize::try_from(call.call_end).unwrap_or(usize::MAX);
         self.slots += Wrapping(parts.plan.atoms());
         self.record(call);
@@ -279,10 +334,10 @@ impl<'a> Emitter<'a> {
 
     /// Writes the calls of the atoms, of `N` words each, with a cut behind each of them.
     #[inline]
-    fn calls<const N: usize>(
+    fn calls<const N: usize, L: Layout>(
         &mut self,
         index: u32,
-        parts: &Parts<'_>,
+        parts: &Parts<'_, L>,
         call: impl Fn(u64) -> [u32; N],
     ) {
         let atoms = parts.plan.atoms();
@@ -340,6 +395,13 @@ fn slot_va(first: u64, number: u32) -> u64 {
 fn put<const N: usize>(out: &mut [u32], words: [u32; N]) {
     for (out, word) in out.iter_mut().zip(words) {
         *out = word;
+    }
+}
+
+/// Stores as many words as there are on both sides.
+fn put_all(out: &mut [u32], words: &[u32]) {
+    for (out, word) in out.iter_mut().zip(words) {
+        *out = *word;
     }
 }
 

@@ -7,12 +7,13 @@ use crate::submit::inline::{halves, headers, HEADER_WORDS};
 use crate::submit::join::{make_atom, make_done, make_join, DoneWords, Qmd, Varying};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::Marks;
-use crate::submit::qmd::{v04_00::V04_00, Layout};
+use crate::submit::qmd::{v04_00, Layout};
 use crate::units::{Sat, Va};
+use core::marker::PhantomData;
 use core::num::Wrapping;
 
-/// Words of a QMD of version 4.0, the one that is split.
-const QMD_WORDS: usize = V04_00::WORDS;
+/// Words of a QMD of version 4.0, or of a shorter one.
+const QMD_WORDS: usize = v04_00::WORDS;
 /// Words of an upload of one QMD.
 pub(super) const BLOCK_WORDS: usize = HEADER_WORDS + QMD_WORDS;
 
@@ -20,7 +21,7 @@ pub(super) const BLOCK_WORDS: usize = HEADER_WORDS + QMD_WORDS;
 pub(super) type Block = [u32; BLOCK_WORDS];
 
 /// The parts of one split launch.
-pub(super) struct Parts<'a> {
+pub(super) struct Parts<'a, L> {
     pub(super) plan: &'a Plan,
     /// Number and address of the slot before the atoms': the join's, if there is one.
     pub(super) before: u32,
@@ -30,9 +31,10 @@ pub(super) struct Parts<'a> {
     marks: Option<&'a Marks>,
     /// The common part of all atoms, as an upload.
     atom: &'a Block,
+    layout: PhantomData<L>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a, L: Layout> Parts<'a, L> {
     /// Plans the parts of the tenant's QMD with its marks, in the slots behind `before` (number and
     /// address). The join is there if the launch has one. `atom` holds an upload of the tenant's
     /// QMD and becomes the common part of the atoms.
@@ -46,11 +48,11 @@ impl<'a> Parts<'a> {
     ) -> Self {
         if let Some(qmd) = atom.last_chunk_mut() {
             if let Some(marks) = marks {
-                marks.write_v04_00(qmd);
+                marks.write_as::<L>(qmd);
             }
-            make_atom(qmd, joins.then_some(before_va));
+            make_atom::<L>(qmd, joins.then_some(before_va));
             if let Some(done) = &done {
-                make_done(qmd, done);
+                make_done::<L>(qmd, done);
             }
         }
         Self {
@@ -61,6 +63,7 @@ impl<'a> Parts<'a> {
             tenant,
             marks,
             atom,
+            layout: PhantomData,
         }
     }
 
@@ -128,13 +131,13 @@ impl<'a> Parts<'a> {
         };
         *qmd = *self.tenant;
         if let Some(marks) = self.marks {
-            marks.write_v04_00(qmd);
+            marks.write_as::<L>(qmd);
         }
         if let Some(part) = self.plan.atom(last) {
             let axis = self.plan.axis();
             let field = |field| Varying::new(field, self.tenant);
-            field(axis.of(V04_00::RESUME)).put(qmd, axis.of(part.start));
-            field(axis.of(V04_00::GRID)).put(qmd, axis.of(part.end));
+            field(axis.of(L::RESUME)).put(qmd, axis.of(part.start));
+            field(axis.of(L::GRID)).put(qmd, axis.of(part.end));
         }
     }
 
@@ -143,9 +146,9 @@ impl<'a> Parts<'a> {
     fn make_join(&self, join: Option<&mut Qmd>) {
         if let Some(join) = join {
             if let Some(marks) = self.marks {
-                marks.write_v04_00(join);
+                marks.write_as::<L>(join);
             }
-            make_join(join, self.plan.atoms());
+            make_join::<L>(join, self.plan.atoms());
         }
     }
 
@@ -156,8 +159,8 @@ impl<'a> Parts<'a> {
     #[inline(always)]
     fn differ<'b>(&self, atoms: impl Iterator<Item = &'b mut Qmd>) {
         let axis = self.plan.axis();
-        let resume = Varying::new(axis.of(V04_00::RESUME), self.atom());
-        let grid = Varying::new(axis.of(V04_00::GRID), self.atom());
+        let resume = Varying::new(axis.of(L::RESUME), self.atom());
+        let grid = Varying::new(axis.of(L::GRID), self.atom());
         let mut number = Wrapping(self.before);
         for (atom, (start, end)) in atoms.zip(self.plan.parts()) {
             number += 1;
@@ -166,7 +169,7 @@ impl<'a> Parts<'a> {
             resume.put(atom, start);
             grid.put(atom, end);
             if let Some(done) = &self.done {
-                done.give(atom, number.0);
+                done.give::<L>(atom, number.0);
             }
         }
     }

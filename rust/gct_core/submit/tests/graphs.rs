@@ -96,7 +96,8 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
     let orders = vec![
         Order {
             mask: Some(&ours),
-            atoms: 0
+            atoms: 0,
+            ..Order::default()
         };
         found.len()
     ];
@@ -501,7 +502,8 @@ fn nodes_that_cannot_be_patched_are_counted() {
     let orders = vec![
         Order {
             mask: Some(&ours),
-            atoms: 0
+            atoms: 0,
+            ..Order::default()
         };
         found.len()
     ];

@@ -361,6 +361,6 @@ proptest! {
         mask::write(&mut qmd, version, None);
         prop_assert_eq!(&qmd, &words);
         v05_01::QMD_TYPE.set(&mut qmd, 2).unwrap();
-        prop_assert_eq!(Launch::splittable(&qmd, version), Err(Reason::SubTasks));
+        prop_assert_eq!(Launch::splittable(&qmd, version, true), Err(Reason::SubTasks));
     }
 }

@@ -43,7 +43,8 @@ fn the_captures_split_into_what_was_ordered() {
             let orders = vec![
                 Order {
                     mask: None,
-                    atoms: 8
+                    atoms: 8,
+                    ..Order::default()
                 };
                 found.len()
             ];
@@ -73,7 +74,8 @@ fn launches_that_cannot_be_split_are_counted_by_reason() {
             let orders = vec![
                 Order {
                     mask: None,
-                    atoms: 8
+                    atoms: 8,
+                    ..Order::default()
                 };
                 found.len()
             ];
@@ -105,7 +107,8 @@ fn the_masks_of_the_captures_are_what_was_ordered() {
             let orders = vec![
                 Order {
                     mask: Some(&ours),
-                    atoms: 1
+                    atoms: 1,
+                    ..Order::default()
                 };
                 found.len()
             ];
@@ -128,7 +131,8 @@ fn atoms_are_released_one_by_one_at_the_cuts() {
     let orders = vec![
         Order {
             mask: None,
-            atoms: 4
+            atoms: 4,
+            ..Order::default()
         };
         found.len()
     ];
@@ -168,7 +172,8 @@ fn too_little_room_is_refused_before_anything_is_written() {
     let orders = vec![
         Order {
             mask: None,
-            atoms: 4
+            atoms: 4,
+            ..Order::default()
         };
         found.len()
     ];
@@ -241,7 +246,8 @@ fn a_cut_names_the_slot_whose_atom_was_released_last() {
     let orders = vec![
         Order {
             mask: None,
-            atoms: 3
+            atoms: 3,
+            ..Order::default()
         };
         found.len()
     ];

@@ -146,7 +146,7 @@ proptest! {
             .iter()
             .map(|kept| DisabledTpcs::keep_only(128, [*kept, *kept ^ 1]).unwrap())
             .collect();
-        let orders: Vec<Order<'_>> = masks.iter().map(|mask| Order { mask: Some(mask), atoms: 1 }).collect();
+        let orders: Vec<Order<'_>> = masks.iter().map(|mask| Order { mask: Some(mask), atoms: 1, ..Order::default() }).collect();
         let done = emit(&words, &found, &orders[..found.len()], true);
         let mut counters = Counters::new();
         rewrite::in_place(&mut words, &found, &orders, &mut counters);
@@ -166,7 +166,7 @@ proptest! {
         let words = words_of(&launches);
         let found = scan(&words);
         let ours = DisabledTpcs::keep_only(66, keep).unwrap();
-        let order = Order { mask: masked.then_some(&ours), atoms };
+        let order = Order { mask: masked.then_some(&ours), atoms, ..Order::default() };
         let orders = vec![order; found.len()];
         let done = emit_with(&words, &found, &orders, Slots::of(upload), done_words);
         prop_assert!(u64::from(done.emitted.words) <= Room::bound(words.len() as u32, found.len() as u32, atoms).words);
@@ -208,7 +208,7 @@ proptest! {
         prop_assert_eq!(strip(&done.words, &splits, upload), expected);
 
         // An output scans as one: a split launch is not split again.
-        let orders = vec![Order { mask: order.mask, atoms }; again.len()];
+        let orders = vec![Order { mask: order.mask, atoms, ..Order::default() }; again.len()];
         let twice = emit(&done.words, &again, &orders, true);
         if upload {
             prop_assert_eq!(twice.counters.sums.split, 0);
@@ -224,7 +224,7 @@ fn parts_of(launch: &Random, original: &[u32], atoms: u32) -> u32 {
         [_, height, ..=1] => height,
         [.., depth] => depth,
     };
-    match Launch::splittable(original, Version::V04_00) {
+    match Launch::splittable(original, Version::V04_00, false) {
         Ok(()) => atoms.min(units),
         Err(_) => 1,
     }
@@ -262,7 +262,7 @@ proptest! {
         let words = words_of(&launches);
         let found = scan(&words);
         let ours = DisabledTpcs::keep_only(66, keep).unwrap();
-        let order = Order { mask: masked.then_some(&ours), atoms };
+        let order = Order { mask: masked.then_some(&ours), atoms, ..Order::default() };
         let orders = vec![order; found.len()];
         let done = emit_with(&words, &found, &orders, Slots::ReadOnly, done_words);
         let mut masked = words.clone();
@@ -483,6 +483,7 @@ fn a_qmd_that_is_called_twice_is_not_split() {
     let orders = [Order {
         mask: None,
         atoms: 4,
+        ..Order::default()
     }; 3];
     let found = scan(&words);
     assert_eq!(found.len(), 3);

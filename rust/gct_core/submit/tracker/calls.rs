@@ -5,7 +5,7 @@
 use super::uploads::StoredQmd;
 use super::{Pass, QmdCall, Registers, Source, Tracker};
 use crate::submit::launch::Nature;
-use crate::submit::method::Burst;
+use crate::submit::method::{Burst, Opcode};
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
@@ -70,12 +70,19 @@ impl Tracker {
         let first = burst.position_of(skipped);
         let whole = burst.method <= methods::LOAD_INLINE_QMD_DATA
             && (Sat(burst.count) - Sat(skipped)).0 >= subchannel.inline_words();
+        // One that the last segment began has no header here.
+        let alone = burst.opcode == Opcode::Incr
+            && burst.data != burst.at
+            && burst.method == methods::SET_INLINE_QMD_ADDRESS_A
+            && burst.count == (Sat(skipped) + Sat(subchannel.inline_words())).0;
         let mut call = QmdCall {
             source: Source::Inline,
             action: Action::InvalidateCopySchedule,
             call_at: burst.at,
             call_end: burst.end(),
             subchannel: burst.subchannel,
+            alone,
+            registers: subchannel.inline_registers(&self.uploads),
             ..QmdCall::default()
         };
         match subchannel.inline_va() {

@@ -30,8 +30,10 @@ pub struct Registers {
     pub destination: u64,
     /// `LINE_COUNT` and `LINE_LENGTH_IN`.
     pub lines: u64,
-    /// Whether all of them are known.
+    /// Whether these two are known.
     pub known: bool,
+    /// `SEND_PCAS_A` at an inline QMD; 0 before the first, and at a PCAS.
+    pub pcas: u32,
 }
 
 /// One call that schedules or touches a QMD, or a QMD that was stored.
@@ -57,7 +59,7 @@ pub struct QmdCall {
     /// Subchannel of the call.
     pub subchannel: u8,
     /// Whether its burst holds nothing else, so that methods can be inserted before and behind the
-    /// call.
+    /// call. Of an inline QMD it holds the address, too.
     pub alone: bool,
     /// Whether another call of the same QMD found no room in the table.
     pub crowded: bool,
@@ -91,6 +93,7 @@ impl QmdCall {
             destination: 0,
             lines: 0,
             known: false,
+            pcas: 0,
         },
         reason: None,
     };

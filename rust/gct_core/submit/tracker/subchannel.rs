@@ -293,6 +293,15 @@ impl Subchannel {
             known: self.known & known::I2M == known::I2M && !uploads.is_open(),
             destination: self.destination,
             lines: self.lines,
+            pcas: 0,
+        }
+    }
+
+    /// Returns those at an inline QMD, whose insertion names another QMD.
+    pub(super) fn inline_registers(&self, uploads: &Uploads) -> Registers {
+        Registers {
+            pcas: self.pcas,
+            ..self.registers(uploads)
         }
     }
 }

@@ -6,7 +6,7 @@
 pub(crate) mod launches;
 pub(crate) mod rewriter;
 
-use gct_model::qmd::{self, Bits, V04_00};
+use gct_model::qmd::{self, Bits, Layout, V04_00};
 use gct_model::{ChannelId, Config, Machine, Order, Report, SparseMemory};
 
 pub(crate) const CHANNEL: ChannelId = ChannelId(0);
@@ -103,9 +103,29 @@ impl Segment {
         self
     }
 
+    /// Schedules an inline descriptor, as CUDA does on Ampere.
+    pub(crate) fn inline(&mut self, address: u64, words: &[u32]) -> &mut Self {
+        let size = if words.len() == 96 { 1 << 30 } else { 0 };
+        let low = u32::try_from(address >> 8).expect("below 2^40");
+        let count = u32::try_from(words.len() + 2).expect("few words");
+        self.0
+            .extend([1 << 29 | count << 16 | 1 << 13 | 0x318 >> 2, size, low]);
+        self.0.extend(words);
+        self
+    }
+
     /// Uploads a descriptor and schedules it by a PCAS.
     pub(crate) fn launch(&mut self, address: u64, qmd: &Qmd, action: u32) -> &mut Self {
         self.upload(address, &qmd.0).pcas(address, action)
+    }
+}
+
+/// Returns the channel class of the version's GPUs.
+pub(crate) fn channel_class(layout: &Layout) -> u16 {
+    match layout.version {
+        (4, 0) => 0xc86f,
+        (4, 1) | (5, 0) => 0xc96f,
+        _ => 0xc56f,
     }
 }
 

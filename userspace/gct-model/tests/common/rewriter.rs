@@ -9,6 +9,9 @@ use gct_core::submit::rewrite::whole::{self, Slot};
 use gct_core::submit::rewrite::{emit, in_place, room, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{QmdCall, Tracker};
+use gct_model::{Config, GuestMemory, Machine, Order as Events, Report, SparseMemory};
+
+use super::CHANNEL;
 
 /// Address of the slots.
 pub(crate) const SLOTS: u64 = 0x10_0000_0000;
@@ -18,6 +21,9 @@ pub(crate) const DONE_PAYLOAD: u32 = 0x600d;
 
 /// Width of Hopper's mask in bits.
 pub(crate) const TPCS: u16 = 128;
+
+/// The class of Hopper's channels.
+pub(crate) const HOPPER: u16 = 0xc86f;
 
 /// The rewritten segments of one channel.
 #[derive(Debug)]
@@ -61,6 +67,8 @@ pub(crate) struct How<'a> {
     pub(crate) read_only: bool,
     /// Whether atoms write done words, after their QMDs.
     pub(crate) done: bool,
+    /// The channel class of another chip, on which splits are tried.
+    pub(crate) tried: Option<u16>,
 }
 
 /// Returns a mask that disables all TPCs but `kept`.
@@ -94,13 +102,19 @@ pub(crate) fn rewrite(
 }
 
 pub(crate) fn rewrite_as(segments: &[Vec<u32>], how: &How<'_>) -> Rewritten {
-    let mut tracker = Tracker::new(0xc86f);
+    rewrite_on(how.tried.unwrap_or(HOPPER), segments, how)
+}
+
+/// Rewrites the segments of a channel of a class.
+pub(crate) fn rewrite_on(class: u16, segments: &[Vec<u32>], how: &How<'_>) -> Rewritten {
+    let mut tracker = Tracker::new(class);
     let mut done = Rewritten::new();
     for words in segments {
         let found = scan(&mut tracker, words, &mut done.counters);
         let order = Order {
             mask: how.mask,
             atoms: how.atoms,
+            tried: how.tried.is_some(),
         };
         segment(words, &found, &vec![order; found.len()], how, &mut done);
     }
@@ -182,9 +196,13 @@ fn check_bound(words: &[u32], found: &[QmdCall], orders: &[Order<'_>], need: &Ro
     );
 }
 
-/// Masks without splitting, in place.
-pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<Vec<u32>> {
-    let mut tracker = Tracker::new(0xc86f);
+/// Masks without splitting, in place, in channels of a class.
+pub(crate) fn mask_in_place(
+    segments: &[Vec<u32>],
+    mask: &DisabledTpcs,
+    class: u16,
+) -> Vec<Vec<u32>> {
+    let mut tracker = Tracker::new(class);
     let mut counters = Counters::new();
     let mut segments = segments.to_vec();
     for words in &mut segments {
@@ -192,6 +210,7 @@ pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<V
         let order = Order {
             mask: Some(mask),
             atoms: 1,
+            ..Order::default()
         };
         in_place(words, &found, &vec![order; found.len()], &mut counters);
     }
@@ -200,9 +219,9 @@ pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<V
 
 /// Masks all launches, and has them run whole from slots.
 pub(crate) fn place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Rewritten {
-    let mut tracker = Tracker::new(0xc86f);
+    let mut tracker = Tracker::new(HOPPER);
     let mut done = Rewritten::new();
-    for (words, masked) in segments.iter().zip(mask_in_place(segments, mask)) {
+    for (words, masked) in segments.iter().zip(mask_in_place(segments, mask, HOPPER)) {
         let found = scan(&mut tracker, words, &mut done.counters);
         let most = masked.len() + found.len() * whole::ADDED_WORDS;
         let mut out = Vec::new();
@@ -246,4 +265,28 @@ pub(crate) fn divide(rewritten: &Rewritten) -> Vec<Vec<u32>> {
         }
     }
     pieces
+}
+
+/// Runs segments without joins. Each last atom is submitted once the others have ended.
+pub(crate) fn run_in_turn(done: &Rewritten, order: Events) -> (Report, SparseMemory) {
+    let config = Config {
+        order,
+        ..Config::default()
+    };
+    let mut memory = SparseMemory::new(1 << 12);
+    for (word, at) in done.slots.iter().zip((SLOTS..).step_by(4)) {
+        memory.write_u32(at, *word).expect("room for the slots");
+    }
+    let mut machine = Machine::new(memory, config);
+    for (words, before_last) in done.segments.iter().zip(&done.before_last) {
+        let mut from = 0;
+        for cut in before_last {
+            machine.submit(CHANNEL, &words[from..*cut]);
+            machine.run();
+            from = *cut;
+        }
+        machine.submit(CHANNEL, &words[from..]);
+    }
+    machine.run();
+    machine.into_parts()
 }

@@ -68,7 +68,14 @@ fn rewrite(
     scanner: &mut Scanner,
 ) -> Result<Rewritten, Failure> {
     let (_, found) = scanner.scan(record);
-    let orders = vec![Order { mask, atoms }; found.len()];
+    let orders = vec![
+        Order {
+            mask,
+            atoms,
+            ..Order::default()
+        };
+        found.len()
+    ];
     let need = room(&record.words, &found, &orders, &Placement::Upload);
     let size = |need: u64| usize::try_from(need).unwrap_or(usize::MAX);
     let mut words = vec![0; size(need.words)];

@@ -111,7 +111,8 @@ impl Limits {
             | u64::from(of.timed) << 8
             | native_bits(self.native) << 9
             | u64::from(self.binds_launches) << 11
-            | u64::from(self.is_stray) << 12;
+            | u64::from(self.is_stray) << 12
+            | u64::from(of.tried) << 13;
         let [e, f, g, h, gpcs] = self.topology.to_words();
         let [i, j, k, l] = self.own;
         [
@@ -148,6 +149,7 @@ impl Limits {
         let launches = LaunchLimits {
             tpcs: flag(0).then_some(TpcMask::from_words([a, b, c, d])),
             atom_ns,
+            tried: priority >> 13 & 1 == 1,
             frozen: flag(3),
             steal: flag(2),
             rank: Rank {

@@ -234,6 +234,7 @@ fn limits_keep_their_form() {
         launches: LaunchLimits {
             tpcs: Some(TpcMask::from_words([1, 2, 3, 4])),
             atom_ns: 6,
+            tried: true,
             frozen: true,
             steal: true,
             rank: Rank {
@@ -270,7 +271,7 @@ fn limits_keep_their_form() {
         0,
         6,
         7,
-        0x1b08,
+        0x3b08,
         9,
         17,
         18,
@@ -329,7 +330,7 @@ fn pages_of_other_versions_are_understood() {
 proptest! {
     #[test]
     fn limits_survive_the_page(
-        tpcs: Option<MaskWords>, atom_ns: u64, flags: [bool; 8], timeslice_us: u32, priority: u8,
+        tpcs: Option<MaskWords>, atom_ns: u64, flags: [bool; 9], timeslice_us: u32, priority: u8,
         gmem_limit: u64, topology: [u64; 5],
         weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2], taken in 0u8..4, slip: u8,
         slip_power: u8, own: MaskWords, clock in proptest::option::of(1u64..=1000),
@@ -344,11 +345,12 @@ proptest! {
         };
         let share = Share { owner: level(0), own: level(1) };
         let topology = Topology::from_words(topology);
-        let [steal, frozen, pressed, yields, timed, binds_launches, is_stray, best_effort] = flags;
+        let [steal, frozen, pressed, yields, timed, binds_launches, is_stray, best_effort, tried] = flags;
         let native = [None, Some(Native::MemoryOnly), Some(Native::Untested)][native];
         let limits = Limits {
             launches: LaunchLimits {
                 tpcs: tpcs.map(TpcMask::from_words), atom_ns, frozen, steal, pressed, taken, timed,
+                tried,
                 rank: Rank { best_effort, priority: Priority(priority) },
                 slip: Percent(slip), slip_power: Percent(slip_power),
                 clock: clock.and_then(Clock::new), share, ..LaunchLimits::NONE

@@ -76,6 +76,7 @@ impl Bench {
         let order = |atoms| Order {
             mask: Some(mask),
             atoms,
+            ..Order::default()
         };
         Self {
             tracker: Tracker::new(CHANNEL_CLASS),

@@ -133,6 +133,7 @@ impl Machine {
         let order = Order {
             mask: Some(&mask),
             atoms: 1,
+            ..Order::default()
         };
         let found = &found[..scanned.found];
         in_place(&mut words, found, &vec![order; found.len()], &mut counters);
