@@ -22,9 +22,9 @@ pub(crate) fn from_environment() -> LaunchLimits {
     *LIMITS.get_or_init(read_environment)
 }
 
-/// Reads `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
-/// `GCTGROUP_ATOM_DURATION` (as `atom.duration`). An invalid value stops the program, or its
-/// limit does not hold ([`cannot`]).
+/// Reads `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS`,
+/// `GCTGROUP_ATOM_DURATION` (as `atom.duration`) and `GCTGROUP_TRY_SPLITS`. An invalid value stops
+/// the program, or its limit does not hold ([`cannot`]).
 fn read_environment() -> LaunchLimits {
     let read = |name| {
         let value = variable(name).unwrap_or_default();
@@ -58,6 +58,7 @@ fn read_environment() -> LaunchLimits {
             Ok(Value::UsOrOff(Some(target))) => target.to_ns().map_or(0, Ns::get),
             _ => 0,
         },
+        tried: read("GCTGROUP_TRY_SPLITS") == "1",
         ..LaunchLimits::NONE
     }
 }

@@ -127,6 +127,11 @@ impl Bench {
 
     /// Creates a bench with a machine of this configuration.
     pub(crate) fn with(limits: LaunchLimits, config: Config) -> Self {
+        Self::of(0xc86f, limits, config)
+    }
+
+    /// Creates a bench with a channel of a class, as other chips have.
+    pub(crate) fn of(class: u16, limits: LaunchLimits, config: Config) -> Self {
         /// The number of the next bench. Each has addresses of its own.
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +153,7 @@ impl Bench {
             userd_memory: 3,
             userd_offset: 0x2000,
         };
-        let mut channel = Channel::new(object, 0xc86f, params, rings + 0x2000, &shadow).unwrap();
+        let mut channel = Channel::new(object, class, params, rings + 0x2000, &shadow).unwrap();
         channel.set_token(7);
         let memory = Memory {
             rings,
@@ -183,7 +188,7 @@ impl Bench {
         unsafe { AtomicU32::from_ptr(self.release_at(stream) as *mut u32) }
     }
 
-    fn release_at(&self, stream: usize) -> usize {
+    pub(crate) fn release_at(&self, stream: usize) -> usize {
         let number = (self.rings - 0x10_0000_0000) / 0x1000_0000;
         RELEASE + number * 0x10_0000 + 16 * stream
     }
@@ -197,10 +202,15 @@ impl Bench {
         self.launch_on(0)
     }
 
+    /// Returns whether GP_GET leaves the tenant room for an entry.
+    pub(crate) fn has_room(&self) -> bool {
+        let seen = self.userd(0x88).tenant.load(Ordering::Relaxed);
+        (self.put + 1) % ENTRIES != seen
+    }
+
     /// Launches on one of the tenant's streams. Each has a release word of its own.
     pub(crate) fn launch_on(&mut self, stream: usize) -> bool {
-        let seen = self.userd(0x88).tenant.load(Ordering::Relaxed);
-        if (self.put + 1) % ENTRIES == seen {
+        if !self.has_room() {
             return false;
         }
         self.launched += 1;

@@ -249,6 +249,7 @@ impl Daemon {
         let configured = self.tpcs.map(Topology::apart);
         let told = configured.or(answer.and_then(|answer| answer.topology));
         let usable = selftest.as_ref().filter(|found| found.masks.is_exact());
+        facts.tried = usable.is_some_and(|found| found.atoms.is_exact());
         let found = usable.map(|found| Topology::apart(found.tpcs));
         facts.topology = told.or(found).unwrap_or(Topology::UNKNOWN);
         let enforced = match self.clocks.has(facts.rm_id) {

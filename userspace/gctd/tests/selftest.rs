@@ -2,6 +2,9 @@
 
 //! A GPU has the features that its self-test found exact, and the TPCs that it found.
 
+mod common;
+
+use common::Tenant;
 use gct_core::error::Error;
 use gct_core::mask::TpcMask;
 use gctd::testing::Daemon;
@@ -55,6 +58,24 @@ fn what_is_exact_is_a_feature() {
         ),
         ([true, false, true, true], found, Ok(()))
     );
+}
+
+/// Launches are split where a self-test has tried it and found it exact, and nowhere else: not on
+/// an unknown GPU whose TPCs an administrator names, though `atom.duration` is announced there.
+#[test]
+fn only_what_a_self_test_has_tried_is_split() {
+    let file = format!("{GPU}.1.2");
+    let tried = |test: &str, tpcs: Option<&[u8]>, text: &str| {
+        let tpcs = tpcs.map(|list| TpcMask::parse(list).unwrap());
+        let daemon = Daemon::with_selftest(test, tpcs, &file, text);
+        let mut tenant = Tenant::of(&daemon);
+        let gpu = tenant.cuda(0);
+        gpu.page.limits().unwrap().1.launches.tried
+    };
+    assert!(tried("tried", None, &result("exact", "exact")));
+    assert!(!tried("tried-atoms", None, &result("exact", "failed: x")));
+    assert!(!tried("tried-masks", None, &result("failed: x", "exact")));
+    assert!(!tried("tried-named", Some(b"0-7"), ""));
 }
 
 /// Checks that nothing overrides a self-test that failed, also not TPCs that are known.

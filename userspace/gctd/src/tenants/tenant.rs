@@ -109,7 +109,7 @@ impl Tenant {
     ) -> bool {
         let settings = state.launch_settings(self.proc, self.gpu);
         let share = state.share(self.proc, self.gpu);
-        let limits = Limits {
+        let mut limits = Limits {
             native: state.native(self.proc, self.gpu, limits_launches),
             is_stray: state.group_of(self.proc).is_none(),
             ..Limits::new(
@@ -120,6 +120,7 @@ impl Tenant {
                 state.clock(self.gpu),
             )
         };
+        limits.launches.tried = state.splits_tried(self.gpu);
         if self.limits == Some(limits) {
             return false;
         }
