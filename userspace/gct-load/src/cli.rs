@@ -240,6 +240,9 @@ pub(crate) struct Exact {
     /// Omit CUDA graphs
     #[arg(long)]
     pub(crate) no_graphs: bool,
+    /// Launch each grid once, wait for it, and stop at the first that is wrong
+    #[arg(long, conflicts_with = "contexts")]
+    pub(crate) one_by_one: bool,
 }
 
 #[derive(Args)]

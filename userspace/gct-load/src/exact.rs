@@ -43,6 +43,9 @@ pub(crate) struct Kinds {
     pub(crate) attributes: bool,
     /// Whether to launch some rounds as CUDA graphs.
     pub(crate) graphs: bool,
+    /// Whether to launch once a round, and to stop at the first launch that is wrong. Nothing
+    /// checks it on the GPU.
+    pub(crate) one_by_one: bool,
 }
 
 /// A random grid with its repeated launches and checks.
@@ -77,9 +80,18 @@ impl Round {
             stamp: Gpu::alloc_stamp(stream, grid, threads, cycles)?,
             kind,
             dependent: kinds.attributes && random.u64(..8) == 0,
-            repeats: random.u32(1..=4),
+            repeats: match kinds.one_by_one {
+                true => 1,
+                false => random.u32(1..=4),
+            },
             wrong: stream.alloc_zeros::<u32>(1)?,
         })
+    }
+
+    /// Launches the stamp alone, and waits for its end.
+    fn launch_alone(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<()> {
+        gpu.launch_stamp_as(self.kind, stream, &mut self.stamp)?;
+        Ok(stream.synchronize()?)
     }
 
     /// Launches the stamp and then its check that each block has run `expected` times.
@@ -128,12 +140,13 @@ impl Round {
         Ok((others, graphs))
     }
 
-    /// Checks, on an idle stream, that each block has run as often as it was launched.
-    fn check(&self, stream: &Arc<CudaStream>, report: &mut Report) -> Result<()> {
+    /// Checks, on an idle stream, that each block has run as often as it was launched. The stamp
+    /// had so many `kernels` with it.
+    fn check(&self, stream: &Arc<CudaStream>, kernels: u64, report: &mut Report) -> Result<()> {
         let ran = stream.clone_dtoh(&self.stamp.ran)?;
         let wrong = stream.clone_dtoh(&self.wrong)?;
         let repeats = self.repeats;
-        report.launches += 2 * u64::from(repeats);
+        report.launches += kernels * u64::from(repeats);
         report.blocks += u64::from(self.stamp.blocks()) * u64::from(repeats);
         report.stale_or_repeated += wrong.iter().map(|&w| u64::from(w)).sum::<u64>();
         // CAST: a count of blocks.
@@ -194,6 +207,14 @@ fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize, kinds: Kinds) -> Resul
         let stream = &streams[number as usize % streams.len()];
         let mut round = Round::random(stream, &mut random, kinds)?;
         let repeats = round.repeats;
+        if kinds.one_by_one {
+            round.launch_alone(gpu, stream)?;
+            round.check(stream, 1, &mut report)?;
+            match report.exact() {
+                true => continue,
+                false => break,
+            }
+        }
         let (others, graphs) = if kinds.graphs && random.u64(..8) == 0 {
             report.graphs += 1;
             round.launch_graph(gpu, stream, &mut random, kinds)?
@@ -207,9 +228,9 @@ fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize, kinds: Kinds) -> Resul
         stream.synchronize()?;
         drop(graphs);
         report.updates += u64::try_from(others.len())?;
-        round.check(stream, &mut report)?;
+        round.check(stream, 2, &mut report)?;
         for other in &others {
-            other.check(stream, &mut report)?;
+            other.check(stream, 2, &mut report)?;
         }
     }
     Ok(report)

@@ -37,6 +37,7 @@ fn launch(gpu: &Gpu, seed: u64) -> Result<()> {
     let kinds = Kinds {
         attributes: true,
         graphs: true,
+        one_by_one: false,
     };
     let report = exact::run_all(&[gpu], seed..seed + 1, 20, 2, kinds)?;
     ensure!(report.exact(), "some blocks did not run exactly once");

@@ -196,6 +196,7 @@ fn run_exact(gpu: &Gpu, work: &Exact) -> Result<String> {
     let kinds = exact::Kinds {
         attributes: !work.plain,
         graphs: !work.no_graphs,
+        one_by_one: work.one_by_one,
     };
     let mut others = Vec::new();
     for _ in 1..work.contexts {

@@ -3,7 +3,7 @@
 //! Finds the TPCs of a GPU by launches under masks, and checks that each mask is kept.
 
 use crate::gpu::{Gpu, Stamp};
-use crate::verdict::right;
+use crate::verdict::{right, Wrong};
 use anyhow::{ensure, Context, Result};
 use core::ffi::{c_char, c_int, c_void};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -70,27 +70,30 @@ pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
 /// Finds the TPCs below `bits` of a GPU with so many SMs. `launch` returns the SMs that a launch
 /// used whose mask leaves these TPCs.
 ///
-/// TPC 0 must exist. A launch whose mask leaves no existing TPC would never start. So each number
-/// is tried beside TPC 0 first, and alone when it has SMs.
+/// A launch whose mask leaves no existing TPC would never start, and TPC 0 may be a hole. So the
+/// first TPC is the number without which a launch loses two SMs, and each further one is tried
+/// beside it first, and alone when it has SMs. That takes any order of the numbers, and any holes.
 ///
 /// # Errors
 ///
-/// Fails unless each TPC has two SMs of its own, alone and beside TPC 0, and all together have all
-/// SMs of the GPU.
+/// Fails unless each TPC has two SMs of its own, alone and beside the first, and all together have
+/// all SMs of the GPU.
 fn find(
     bits: u32,
     count: usize,
     mut launch: impl FnMut(&[u32]) -> Result<BTreeSet<usize>>,
 ) -> Result<Vec<u32>> {
-    let first = launch(&[0])?;
-    right(first.len() == SMS, || {
-        format!("a launch kept to TPC 0 used {} of {count} SMs", first.len())
+    let (lowest, lost) = lowest(bits, &mut launch)?;
+    let first = launch(&[lowest])?;
+    right(first == lost, || {
+        let used = first.len();
+        format!("a launch kept to TPC {lowest} used {used} of {count} SMs, and without it missed {lost:?}")
     })?;
-    let (mut found, mut all) = (vec![0], first.clone());
-    for tpc in 1..bits {
-        let both = launch(&[0, tpc])?;
+    let (mut found, mut all) = (vec![lowest], first.clone());
+    for tpc in lowest + 1..bits {
+        let both = launch(&[lowest, tpc])?;
         right(both.is_superset(&first), || {
-            format!("TPC 0 has SMs {first:?}, and beside TPC {tpc} {both:?}")
+            format!("TPC {lowest} has SMs {first:?}, and beside TPC {tpc} {both:?}")
         })?;
         let sms: BTreeSet<usize> = both.difference(&first).copied().collect();
         if sms.is_empty() {
@@ -113,6 +116,36 @@ fn find(
         format!("the TPCs {found:?} have {} of {count} SMs", all.len())
     })?;
     Ok(found)
+}
+
+/// Finds the lowest TPC, and its SMs: those that launches on all others miss, twice.
+fn lowest(
+    bits: u32,
+    mut launch: impl FnMut(&[u32]) -> Result<BTreeSet<usize>>,
+) -> Result<(u32, BTreeSet<usize>)> {
+    let whole: Vec<u32> = (0..bits).collect();
+    let all = launch(&whole)?;
+    for tpc in 0..bits {
+        let others: Vec<u32> = whole
+            .iter()
+            .copied()
+            .filter(|other| *other != tpc)
+            .collect();
+        let mut missed = || -> Result<BTreeSet<usize>> {
+            let used = launch(&others)?;
+            Ok(all.difference(&used).copied().collect())
+        };
+        let lost = missed()?;
+        // A busy GPU may leave an SM without a block by chance.
+        if lost.len() == SMS && missed()? == lost {
+            return Ok((tpc, lost));
+        }
+    }
+    let used = all.len();
+    Err(Wrong::new(format!(
+        "launches used {used} SMs, whichever TPC they had to avoid"
+    ))
+    .into())
 }
 
 #[cfg(test)]
@@ -150,13 +183,57 @@ mod tests {
     /// Like an H100: holes, and bits in another order than SMs.
     const BITS: [u32; 8] = [0, 1, 9, 2, 18, 75, 40, 63];
 
+    /// Returns the bits of a chip whose GPCs have these TPCs, with bit `number(gpc, tpc)` each.
+    fn chip(gpcs: &[&[u32]], number: impl Fn(u32, u32) -> u32) -> Vec<u32> {
+        let tpcs = (0..).zip(gpcs).flat_map(|(gpc, tpcs)| {
+            let number = &number;
+            tpcs.iter().map(move |tpc| number(gpc, *tpc))
+        });
+        tpcs.collect()
+    }
+
+    /// Each chip has an order of its own, and lacks other TPCs.
     #[test]
-    fn the_tpcs_are_found_between_holes() {
-        let gpu = Simulated::new(&BITS);
-        let found = find(128, gpu.count(), |tpcs| Ok(gpu.launch(tpcs))).unwrap();
-        let mut sorted = BITS;
-        sorted.sort_unstable();
-        assert_eq!(found, sorted);
+    fn the_tpcs_of_any_chip_are_found_between_holes() {
+        const SIX: &[&[u32]] = &[&[0, 1, 2, 3], &[0, 1, 3], &[1, 2], &[0], &[], &[0, 1, 2, 3]];
+        // Without the first TPC of the first GPC, and without all of it.
+        const LATE: &[&[u32]] = &[&[1, 2], &[0, 2], &[2]];
+        const NEXT: &[&[u32]] = &[&[], &[0, 1]];
+        for bits in [
+            BITS.to_vec(),
+            // Hopper: nine bits for each GPC. GB10: one of each GPC in turn.
+            chip(SIX, |gpc, tpc| 9 * gpc + tpc),
+            chip(SIX, |gpc, tpc| 6 * tpc + gpc),
+            chip(LATE, |gpc, tpc| 9 * gpc + tpc),
+            chip(LATE, |gpc, tpc| 6 * tpc + gpc),
+            chip(NEXT, |gpc, tpc| 9 * gpc + tpc),
+            chip(NEXT, |gpc, tpc| 6 * tpc + gpc),
+            // The last bits alone, downwards.
+            chip(SIX, |gpc, tpc| 127 - 6 * tpc - gpc),
+        ] {
+            let gpu = Simulated::new(&bits);
+            let found = find(128, gpu.count(), |tpcs| Ok(gpu.launch(tpcs))).unwrap();
+            let mut sorted = bits;
+            sorted.sort_unstable();
+            assert_eq!(found, sorted);
+        }
+    }
+
+    /// A launch that misses an SM by chance makes no TPC.
+    #[test]
+    fn a_hole_is_no_tpc_on_a_busy_gpu() {
+        let gpu = Simulated::new(&[3, 4, 9]);
+        let mut launches = 0;
+        let found = find(128, gpu.count(), |tpcs| {
+            launches += 1;
+            let mut sms = gpu.launch(tpcs);
+            // The second launch, without TPC 0, which is a hole.
+            if launches == 2 {
+                sms.retain(|sm| *sm >= 2);
+            }
+            Ok(sms)
+        });
+        assert_eq!(found.unwrap(), [3, 4, 9]);
     }
 
     /// Returns the error of a GPU that changes what a mask does.
@@ -169,13 +246,13 @@ mod tests {
     #[test]
     fn a_gpu_that_ignores_masks_is_refused() {
         let error = refused(|_| BITS.to_vec());
-        assert!(error.contains("used 16 of 16 SMs"), "{error}");
+        assert!(error.contains("used 16 SMs, whichever"), "{error}");
     }
 
     #[test]
     fn masks_that_are_not_kept_are_refused() {
         // A mask of two TPCs leaves a third.
-        let more = |tpcs: &[u32]| [tpcs, &[40][..tpcs.len() - 1]].concat();
+        let more = |tpcs: &[u32]| [tpcs, &[40][..usize::from(tpcs.len() == 2)]].concat();
         assert!(refused(more).contains("TPC"), "{}", refused(more));
         // Alone, a TPC is another one.
         let other = |tpcs: &[u32]| match tpcs {

@@ -23,6 +23,13 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
+impl Wrong {
+    /// Says what was wrong.
+    pub(crate) fn new(what: String) -> Self {
+        Self(what)
+    }
+}
+
 /// Fails with [`Wrong`] unless the work is right.
 pub(crate) fn right(is_right: bool, what: impl FnOnce() -> String) -> Result<(), Wrong> {
     match is_right {

@@ -165,6 +165,9 @@ pub(crate) struct Selftest {
     /// Directory in which the driver lists its GPUs.
     #[arg(long, value_name = "DIR", default_value = "/proc/driver/nvidia/gpus")]
     pub(crate) gpus: PathBuf,
+    /// Seconds until a launch counts as one that never ends. A run takes a second on an idle GPU.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) patience: u64,
 }
 
 /// The options of `apply`.

@@ -53,7 +53,7 @@ impl Bed {
     /// Replaces the script. What it runs for is in the file `runs`.
     fn plays(&self, script: &str) {
         let program = self.0.join("gct-load");
-        let log = r#"echo "$* mask=$GCTGROUP_TPC_MASK tpcs=$GCTGROUP_TPCS gpu=$CUDA_VISIBLE_DEVICES socket=${GCTGROUP_SOCKET-unset} mps=$([ ! -e "${CUDA_MPS_PIPE_DIRECTORY-/}" ] || echo 1) atoms=$GCTGROUP_ATOMS$GCTGROUP_ATOM_DURATION" >>"${0%/*}/runs""#;
+        let log = r#"echo "$* mask=$GCTGROUP_TPC_MASK tpcs=$GCTGROUP_TPCS gpu=$CUDA_VISIBLE_DEVICES socket=${GCTGROUP_SOCKET-unset} mps=$([ ! -e "${CUDA_MPS_PIPE_DIRECTORY-/}" ] || echo 1) try=$GCTGROUP_TRY_SPLITS atoms=$GCTGROUP_ATOMS$GCTGROUP_ATOM_DURATION" >>"${0%/*}/runs""#;
         let text = self.0.join("script");
         fs::write(&text, format!("#!/bin/sh\n{log}\n{script}\n")).unwrap();
         // A process that another test forks meanwhile has this one's open files. A program that is
@@ -256,7 +256,8 @@ fn a_gpu_of_another_kind_gets_the_bits_of_its_mask() {
         bed.selftest(&[]).exits(0);
         let runs = bed.runs();
         assert!(runs.contains(&format!("--bits {bits} ")), "{runs}");
-        assert_eq!(runs.contains("--plain"), bits != "256", "{runs}");
+        let plain = runs.contains("exact --rounds 100 --plain");
+        assert_eq!(plain, bits != "256", "{runs}");
     }
     let bed = Bed::new("volta", &EXACT.replace("[9,0]", "[7,0]"));
     assert!(bed.selftest(&[]).stderr.contains("7.0 is not known"));
@@ -265,6 +266,87 @@ fn a_gpu_of_another_kind_gets_the_bits_of_its_mask() {
     fs::create_dir_all(bed.0.join("nvidia/capabilities/gpu7/mig/gi3")).unwrap();
     bed.selftest(&[]).exits(5);
     assert_eq!(bed.runs(), "");
+}
+
+/// Returns the runs on a chip of a capability that does as the script says, and the result.
+fn tried(test: &str, capability: &str, from: &str, to: &str) -> (Vec<String>, [String; 3]) {
+    assert!(EXACT.contains(from), "{test}");
+    let script = EXACT.replace("[9,0]", capability).replace(from, to);
+    let bed = Bed::new(test, &script);
+    bed.selftest(&[]).exits(0);
+    let runs = bed.runs().lines().map(str::to_owned).collect();
+    (runs, bed.result())
+}
+
+/// Plays chips on which nobody has measured splits. They are tried by one launch at a time first,
+/// and decided by what comes out. Hopper is not tried.
+#[test]
+fn a_chip_that_nobody_measured_is_tried_by_one_launch_at_a_time() {
+    // Without a join nothing is submitted at once.
+    for (capability, ways) in [("[8,0]", &["20us"][..]), ("[12,1]", &["8", "20us"])] {
+        let (runs, result) = tried("tried", capability, "split=300", "split=300");
+        assert_eq!(result, ["exact", "exact", "0-3,9-12"], "{capability}");
+        let tried: Vec<&String> = runs.iter().filter(|run| run.contains("try=1")).collect();
+        assert_eq!(tried.len(), 1 + ways.len(), "{runs:?}");
+        // The first without a mask, after masks were found exact.
+        let first = runs.iter().position(|run| run.contains("try=1"));
+        assert_eq!(first, Some(4), "{runs:?}");
+        let one_by_one = tried[0].contains("--one-by-one") && tried[0].contains("mask= ");
+        assert!(one_by_one && tried[0].ends_with("atoms=20us"), "{runs:?}");
+        for (run, way) in tried[1..].iter().zip(ways) {
+            assert!(run.ends_with(&format!("try=1 atoms={way}")), "{runs:?}");
+            assert!(
+                run.contains("mask=0-3") && !run.contains("--one-by-one"),
+                "{runs:?}"
+            );
+        }
+    }
+    let (runs, _) = tried("measured", "[9,0]", "split=300", "split=300");
+    assert!(runs.iter().all(|run| run.contains("try= ")), "{runs:?}");
+}
+
+/// Plays chips that do something else with a launch in atoms. One launch decides, and masks stay.
+#[test]
+fn a_chip_that_splits_wrong_keeps_its_masks() {
+    for (test, to, atoms) in [
+        (
+            "repeats",
+            "exact*--one-by-one*) echo 'gct-load: some blocks ran twice' >&2; exit 3 ;;\nexact*)",
+            "failed: some blocks ran twice",
+        ),
+        (
+            "whole",
+            "exact*--one-by-one*) printf 'split 0\\npassed.inline-qmd 2\\npassed.not-measured 40\\n' >$GCTGROUP_STATS ;;\nexact*)",
+            "failed: 0 launches were split: 40 were not-measured",
+        ),
+    ] {
+        let (runs, result) = tried(test, "[8,6]", "exact*)", to);
+        assert_eq!(result, ["exact", atoms, "0-3,9-12"], "{test}");
+        // Nothing else is tried.
+        let tried = runs.iter().filter(|run| run.contains("try=1"));
+        assert_eq!(tried.count(), 1, "{runs:?}");
+    }
+}
+
+/// A launch in atoms that never ends is wrong where the same launch ends whole. Where that does not
+/// end either, others keep the GPU busy, and nothing is known.
+#[test]
+fn a_launch_in_atoms_that_never_ends_decides() {
+    let hangs = |test, others: &str| {
+        let script = EXACT.replace("[9,0]", "[10,0]");
+        let one = format!("exact*--one-by-one*) [ -z \"$GCTGROUP_TRY_SPLITS\" ] {others} exec sleep 100 ;;\nexact*)");
+        let bed = Bed::new(test, &script.replace("exact*)", &one));
+        let ran = bed.selftest(&["--patience", "1"]);
+        (bed, ran)
+    };
+    let (bed, ran) = hangs("hangs", "||");
+    ran.exits(0);
+    let why = "failed: a launch in atoms did not end, and the same one ends whole";
+    assert_eq!(bed.result(), ["exact", why, "0-3,9-12"]);
+    let (bed, ran) = hangs("busy", "&& exec sleep 100;");
+    ran.exits(1);
+    assert!(ran.stderr.contains("cannot be tested"), "{}", ran.stderr);
+    assert!(!bed.file().exists());
 }
 
 /// A daemon whose GPU has the result, and what doctor says of it.

@@ -11,6 +11,7 @@ mod kit;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gct_core::mask::TpcMask;
 use gctd_ipc::driver;
@@ -40,7 +41,12 @@ fn start(options: &cli::Selftest) -> Result<Outcome, Failure> {
     let version = fs::read_to_string(options.gpus.with_file_name("version")).unwrap_or_default();
     let driver = driver_version(&version)
         .ok_or_else(|| Failure::new(7, "No NVIDIA driver is loaded: modprobe nvidia."))?;
-    let kit = Kit::new(&library(options.preload.as_deref())?, &directory())?;
+    let patience = Duration::from_secs(options.patience);
+    let kit = Kit::new(
+        &library(options.preload.as_deref())?,
+        &directory(),
+        patience,
+    )?;
     let mut table = Table::new(&["GPU", "DRIVER", "MASKS", "ATOMS", "TPCS"]);
     let mut documents = Vec::new();
     let mut failures = Vec::new();

@@ -21,9 +21,15 @@ const COVERED_MIN: u64 = 99;
 /// The least launches of a run that must have been split.
 const SPLIT_MIN: u64 = 20;
 
+/// Launches that are tried one by one.
+const TRIES: u32 = 40;
+
 /// Variables of the library.
 const TPCS: &str = "GCTGROUP_TPCS";
 const MASK: &str = "GCTGROUP_TPC_MASK";
+const AT_ONCE: (&str, &str) = ("GCTGROUP_ATOMS", "8");
+const PACED: (&str, &str) = ("GCTGROUP_ATOM_DURATION", "20us");
+const TRY: (&str, &str) = ("GCTGROUP_TRY_SPLITS", "1");
 
 /// Tests a GPU.
 ///
@@ -37,20 +43,22 @@ pub(super) fn run(gpu: &OnGpu<'_>) -> Result<Selftest, Failure> {
     let (Some(major), Some(minor)) = (number(0), number(1)) else {
         return Err(untestable(format!("{line:?} names no architecture")));
     };
-    let Some(bits) = mask_bits(major, minor) else {
+    let Some(chip) = Chip::of(major, minor) else {
         let message = format!("its compute capability {major}.{minor} is not known to gctgroup.");
         return Err(Failure::new(5, message));
     };
-    // Clusters and programmatic dependents begin with Hopper.
-    let kinds = if major < 9 { "--plain" } else { "" };
-    let tpcs = match exact_or_why(find_tpcs(gpu, bits))? {
+    let tpcs = match exact_or_why(find_tpcs(gpu, chip.bits))? {
         Ok(tpcs) => tpcs,
         Err(why) => return Ok(none(&why)),
     };
-    if let Err(why) = exact_or_why(masks(gpu, &tpcs, kinds))? {
+    if let Err(why) = exact_or_why(masks(gpu, &tpcs, chip.kinds))? {
         return Ok(none(&why));
     }
-    let atoms = exact_or_why(atoms(gpu, &tpcs, kinds))?;
+    let atoms = match chip.measured {
+        true => atoms(gpu, &tpcs, &chip),
+        false => try_one_by_one(gpu, &tpcs).and_then(|()| atoms(gpu, &tpcs, &chip)),
+    };
+    let atoms = exact_or_why(atoms)?;
     Ok(Selftest {
         tpcs,
         masks: Check::Exact,
@@ -64,7 +72,7 @@ fn exact_or_why<T>(check: Result<T, Failed>) -> Result<Result<T, String>, Failur
     match check {
         Ok(found) => Ok(Ok(found)),
         Err(Failed::Wrong(why)) => Ok(Err(why)),
-        Err(Failed::NotDone(why)) => Err(untestable(why)),
+        Err(Failed::NotDone(why) | Failed::Late(why)) => Err(untestable(why)),
     }
 }
 
@@ -81,15 +89,36 @@ fn none(why: &str) -> Selftest {
     }
 }
 
-/// Returns how many bits the mask of a launch has, by the compute capability: QMD 2.4 and 3.0, 3.0
-/// of Ada, 4.0, 5.0.
-fn mask_bits(major: u64, minor: u64) -> Option<u32> {
-    match (major, minor) {
-        (8, 9) => Some(72),
-        (8, _) => Some(64),
-        (9, _) => Some(128),
-        (10..=12, _) => Some(256),
-        _ => None,
+/// What is known of a chip by its compute capability.
+struct Chip {
+    /// Bits of the mask of a launch: QMD 2.4 and 3.0, 3.0 of Ada, 4.0, 5.0.
+    bits: u32,
+    /// Options of `exact` for what the chip lacks: clusters and programmatic dependents begin with
+    /// Hopper.
+    kinds: &'static str,
+    /// Whether splits were measured on it.
+    measured: bool,
+    /// Whether all atoms of a launch may be submitted at once. Without a join its last one waits
+    /// for the others.
+    joins: bool,
+}
+
+impl Chip {
+    fn of(major: u64, minor: u64) -> Option<Self> {
+        let bits = match (major, minor) {
+            (8, 9) => 72,
+            (8, _) => 64,
+            (9, _) => 128,
+            (10..=12, _) => 256,
+            _ => return None,
+        };
+        let joins = major >= 9;
+        Some(Self {
+            bits,
+            kinds: if joins { "" } else { "--plain" },
+            measured: major == 9,
+            joins,
+        })
     }
 }
 
@@ -125,14 +154,52 @@ fn masks(gpu: &OnGpu<'_>, tpcs: &TpcMask, kinds: &str) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Tries launches in atoms on a chip on which splits were not measured. Each has ended, and is
+/// checked, before the next one is launched, so a chip that does something else is found by one.
+///
+/// # Errors
+///
+/// What the chip does wrong. A launch that does not end is wrong if the same one ends whole.
+fn try_one_by_one(gpu: &OnGpu<'_>, tpcs: &TpcMask) -> Result<(), Failed> {
+    let existing = list(tpcs);
+    let work = format!("exact --rounds {TRIES} --seed 3 --plain --no-graphs --one-by-one");
+    let tried = gpu.counters(&[(TPCS, &existing), PACED, TRY], &work);
+    let counters = match tried {
+        Err(Failed::Late(_)) => {
+            gpu.run(&[(TPCS, &existing)], &work)?;
+            let why = "a launch in atoms did not end, and the same one ends whole".to_owned();
+            return Err(Failed::Wrong(why));
+        }
+        tried => tried?,
+    };
+    match counters.get("split").copied().unwrap_or(0) {
+        0 => Err(Failed::Wrong(whole(&counters))),
+        _ => Ok(()),
+    }
+}
+
+/// Says that no launch was split, and for which reason most were not.
+fn whole(counters: &BTreeMap<String, u64>) -> String {
+    let reasons = counters.iter().filter_map(|(key, count)| {
+        let reason = key.strip_prefix("passed.")?;
+        (*count > 0).then_some((*count, reason))
+    });
+    match reasons.max() {
+        Some((count, reason)) => format!("0 launches were split: {count} were {reason}"),
+        None => "0 launches were split".to_owned(),
+    }
+}
+
 /// Checks random launches that are split at once, and that are released piece by piece.
-fn atoms(gpu: &OnGpu<'_>, tpcs: &TpcMask, kinds: &str) -> Result<(), Failed> {
+fn atoms(gpu: &OnGpu<'_>, tpcs: &TpcMask, chip: &Chip) -> Result<(), Failed> {
     let existing = list(tpcs);
     let half = list(&tpcs.lowest(tpcs.count() / 2));
-    for (variable, value) in [("GCTGROUP_ATOMS", "8"), ("GCTGROUP_ATOM_DURATION", "20us")] {
-        let variables = [(TPCS, existing.as_str()), (MASK, &half), (variable, value)];
-        let work = format!("exact --rounds {ROUNDS} --seed 2 {kinds}");
-        let counters: BTreeMap<String, u64> = gpu.counters(&variables, &work)?;
+    let ways = [AT_ONCE, PACED];
+    for way in ways.into_iter().filter(|way| chip.joins || *way == PACED) {
+        let mut variables = vec![(TPCS, existing.as_str()), (MASK, &half), way];
+        variables.extend((!chip.measured).then_some(TRY));
+        let work = format!("exact --rounds {ROUNDS} --seed 2 {}", chip.kinds);
+        let counters = gpu.counters(&variables, &work)?;
         let split = counters.get("split").copied().unwrap_or(0);
         if split < SPLIT_MIN {
             return Err(Failed::Wrong(format!("{split} launches were split")));

@@ -19,9 +19,6 @@ const PROGRAM: &str = "gct-load";
 /// Exit code of `gct-load` for work that the GPU did wrong. With any other it could not work.
 const WRONG: i32 = 3;
 
-/// Time after which a launch counts as one that never ends. A run takes a second on an idle GPU.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// The most bytes of a reason.
 const REASON_MAX: usize = 300;
 
@@ -30,9 +27,11 @@ const REASON_MAX: usize = 300;
 pub(super) enum Failed {
     /// The GPU did the work wrong.
     Wrong(String),
-    /// The work could not be done, or not in time. That says nothing about masks and atoms: a GPU
-    /// that others use may have no memory, or no time.
+    /// The work could not be done. That says nothing about masks and atoms: a GPU that others use
+    /// may have no memory.
     NotDone(String),
+    /// The work did not end in time. That says nothing either where others use the GPU.
+    Late(String),
 }
 
 /// The programs of the test.
@@ -41,6 +40,8 @@ pub(super) struct Kit {
     program: PathBuf,
     /// The file for the library's counters.
     counters: PathBuf,
+    /// Time after which a launch counts as one that never ends.
+    patience: Duration,
 }
 
 /// The programs on a GPU.
@@ -51,7 +52,11 @@ pub(super) struct OnGpu<'a> {
 
 impl Kit {
     /// Finds `gct-load` beside the library. The counters are written into a directory of this user.
-    pub(super) fn new(library: &Path, directory: &Path) -> Result<Self, Failure> {
+    pub(super) fn new(
+        library: &Path,
+        directory: &Path,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
         let program = library.with_file_name(PROGRAM);
         if !program.exists() {
             let message = format!(
@@ -70,6 +75,7 @@ impl Kit {
             library: library.to_owned(),
             program,
             counters: directory.join(format!(".counters-{}", std::process::id())),
+            patience,
         })
     }
 
@@ -116,7 +122,7 @@ impl OnGpu<'_> {
             let why = format!("{PROGRAM} cannot be started: {error}");
             Failed::NotDone(why)
         })?;
-        wait(child)
+        wait(child, self.kit.patience)
     }
 
     /// Runs a workload as [`run`](Self::run) does. Returns the library's counters.
@@ -144,18 +150,18 @@ impl OnGpu<'_> {
 
 /// Waits until a child ends. Returns its first line, or why it failed. Kills a child that does not
 /// end, which also ends its work on the GPU.
-fn wait(mut child: Child) -> Result<String, Failed> {
+fn wait(mut child: Child, patience: Duration) -> Result<String, Failed> {
     let since = Instant::now();
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if since.elapsed() < PATIENCE => sleep(Duration::from_millis(10)),
+            Ok(None) if since.elapsed() < patience => sleep(Duration::from_millis(10)),
             Ok(None) => {
                 // Fails only if it has just ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                let why = format!("a launch did not end in {} s", PATIENCE.as_secs());
-                return Err(Failed::NotDone(why));
+                let why = format!("a launch did not end in {} s", patience.as_secs());
+                return Err(Failed::Late(why));
             }
             Err(error) => return Err(Failed::NotDone(error.to_string())),
         }
