@@ -330,7 +330,7 @@ proptest! {
     ) {
         let is_in = |bit: u16| bit < mask::width(version);
         let mut mask = mask;
-        for bit in (0..TPCS_MAX as u16).filter(|bit| !is_in(*bit)) {
+        for bit in (0..TPCS_MAX).filter(|bit| !is_in(*bit)) {
             mask[usize::from(bit / 32)] &= !(1 << (bit % 32));
         }
         let mut written = words.clone();
