@@ -173,6 +173,24 @@ pub struct PartialBurst {
     pub count: u32,
 }
 
+impl PartialBurst {
+    /// Returns the words of a refused header, if they go on behind the last method.
+    fn beyond_methods(header: u32) -> Option<Self> {
+        let opcode = match header >> 29 {
+            1 => Opcode::Incr,
+            5 => Opcode::OneIncr,
+            _ => return None,
+        };
+        // CAST: each part is masked to its width.
+        Some(Self {
+            opcode,
+            subchannel: (header >> SUBCHANNEL_SHIFT & 7) as u8,
+            method: ((header & METHOD) << 2) as u16,
+            count: header >> COUNT_SHIFT & COUNT,
+        })
+    }
+}
+
 /// Where and why the rest of a segment was not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -314,6 +332,10 @@ impl Iterator for Walk<'_> {
                     return Some(Ok(self.burst(at, partial)));
                 }
                 Err(reason) => {
+                    if let Some(words) = PartialBurst::beyond_methods(header) {
+                        // Its words go on in the next segment all the same.
+                        self.burst(at, words);
+                    }
                     self.words = &[];
                     return Some(Err(Refused { at, header, reason }));
                 }

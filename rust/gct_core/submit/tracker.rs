@@ -223,7 +223,6 @@ impl Tracker {
 
     /// Forgets all registers, after words that were not understood.
     fn forget_registers(&mut self) {
-        self.partial = None;
         self.transfers.forget();
         for subchannel in &mut self.subchannels {
             subchannel.forget();

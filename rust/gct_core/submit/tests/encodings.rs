@@ -158,3 +158,21 @@ fn old_and_reserved_headers_are_refused() {
     assert_eq!(Header::decode(0), Ok(Header::Nop));
     assert_eq!(Header::decode(0xe000_0000), Ok(Header::End));
 }
+
+#[test]
+fn words_of_a_refused_header_go_on_in_the_next_segment() {
+    let launch = segments("one_launch").remove(0);
+    // The words of the launch go to methods that do nothing here.
+    let header = incr(1, 0x1c00, 4096);
+    let mut tracker = Tracker::new(launch.class);
+    let (_, scan, _) = scan_with(&mut tracker, &[header, 0, 0]);
+    assert!(scan.refused.is_some());
+    assert!(!tracker.is_between_bursts());
+    // They are data: nobody may insert words of a launch between them.
+    assert!(scan_with(&mut tracker, &launch.words).0.is_empty());
+    assert!(!scan_with(&mut Tracker::new(launch.class), &launch.words)
+        .0
+        .is_empty());
+    scan_with(&mut tracker, &[0; 4096]);
+    assert!(tracker.is_between_bursts());
+}
