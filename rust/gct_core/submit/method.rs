@@ -64,6 +64,24 @@ impl Header {
     /// [`Reason::OldForm`] and [`Reason::BadHeader`].
     #[inline]
     pub const fn decode(word: u32) -> Result<Self, Reason> {
+        let header = Self::parse(word);
+        if let Ok(Self::Methods { opcode, count, .. }) = header {
+            let steps = match opcode {
+                Opcode::Incr => count as u32,
+                Opcode::OneIncr => 2,
+                Opcode::NonIncr | Opcode::Immediate => 0,
+            };
+            // Behind the last method it would go on at the first: SET_OBJECT.
+            if (word & METHOD).saturating_add(steps) > METHODS {
+                return Err(Reason::BadHeader);
+            }
+        }
+        header
+    }
+
+    /// Decodes a header, wherever its words go.
+    #[inline]
+    const fn parse(word: u32) -> Result<Self, Reason> {
         let opcode = match word >> 29 {
             1 => Opcode::Incr,
             3 => Opcode::NonIncr,
@@ -74,15 +92,6 @@ impl Header {
             0 | 2 => return Err(Reason::OldForm),
             _ => return Err(Reason::BadHeader),
         };
-        let steps = match opcode {
-            Opcode::Incr => word >> COUNT_SHIFT & COUNT,
-            Opcode::OneIncr => 2,
-            Opcode::NonIncr | Opcode::Immediate => 0,
-        };
-        // Behind the last method it would go on at the first: SET_OBJECT.
-        if (word & METHOD).saturating_add(steps) > METHODS {
-            return Err(Reason::BadHeader);
-        }
         // CAST: each part is masked to its width.
         Ok(Self::Methods {
             opcode,
@@ -171,24 +180,6 @@ pub struct PartialBurst {
     pub method: u16,
     /// Number of missing words.
     pub count: u32,
-}
-
-impl PartialBurst {
-    /// Returns the words of a refused header, if they go on behind the last method.
-    fn beyond_methods(header: u32) -> Option<Self> {
-        let opcode = match header >> 29 {
-            1 => Opcode::Incr,
-            5 => Opcode::OneIncr,
-            _ => return None,
-        };
-        // CAST: each part is masked to its width.
-        Some(Self {
-            opcode,
-            subchannel: (header >> SUBCHANNEL_SHIFT & 7) as u8,
-            method: ((header & METHOD) << 2) as u16,
-            count: header >> COUNT_SHIFT & COUNT,
-        })
-    }
 }
 
 /// Where and why the rest of a segment was not understood.
@@ -332,8 +323,20 @@ impl Iterator for Walk<'_> {
                     return Some(Ok(self.burst(at, partial)));
                 }
                 Err(reason) => {
-                    if let Some(words) = PartialBurst::beyond_methods(header) {
+                    if let Ok(Header::Methods {
+                        opcode,
+                        subchannel,
+                        method,
+                        count,
+                    }) = Header::parse(header)
+                    {
                         // Its words go on in the next segment all the same.
+                        let words = PartialBurst {
+                            opcode,
+                            subchannel,
+                            method,
+                            count: u32::from(count),
+                        };
                         self.burst(at, words);
                     }
                     self.words = &[];
