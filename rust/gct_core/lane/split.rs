@@ -161,11 +161,10 @@ impl<V: Copy + 'static> Splitting<'_, V> {
         (order.atoms, order.tried) = (self.split.atoms, self.tried);
         let version = self.found.get(self.index)?.version?;
         let joins = version.joins() && copies.is_none();
-        let need = placement(copies.is_some(), &mut []);
-        let need = rewrite::room(self.words, self.found, orders, &need);
+        let nowhere = placement(copies.is_some(), &mut []);
+        let need = rewrite::room(self.words, self.found, orders, &nowhere);
         if need.slots < 2 {
-            let placement = placement(copies.is_some(), &mut []);
-            self.count_why_not(orders, placement, to.output, to.counters);
+            self.count_why_not(orders, nowhere, to.output, to.counters);
             return None;
         }
         let frame = scratch.frame(memory);
