@@ -121,7 +121,7 @@ impl State<'_> {
                 source,
             } => {
                 self.entangle(file, source_client);
-                let Some(known) = self.key_of_source(source_client, source) else {
+                let Some(known) = self.key_of_duplicated(file, source_client, source) else {
                     return Ok(Ticket::NONE);
                 };
                 (0, self.prepare_alias(file, call, known)?, known.handle)
@@ -439,6 +439,20 @@ impl State<'_> {
     pub(super) fn key_of(&self, file: FileId, client: Handle, object: Handle) -> Option<ObjectKey> {
         let key = ObjectKey::new(self.objects.space(file, client)?, object);
         self.objects.get(key).map(|_| key)
+    }
+
+    /// Returns the key of what a file duplicates. In a daemon, other files may claim the handle of
+    /// this one's client: it names this one's objects alone.
+    pub(super) fn key_of_duplicated(
+        &self,
+        file: FileId,
+        client: Handle,
+        object: Handle,
+    ) -> Option<ObjectKey> {
+        match self.objects.space(file, client) {
+            Some(_) => self.key_of(file, client, object),
+            None => self.key_of_source(client, object),
+        }
     }
 
     /// Returns the key of an object of any file's client: the source of a dup may belong to another

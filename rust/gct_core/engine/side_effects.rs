@@ -76,7 +76,7 @@ impl State<'_> {
                 source_client,
                 source,
             } => {
-                let key = self.key_of_source(source_client, source)?;
+                let key = self.key_of_duplicated(file, source_client, source)?;
                 let class = self.objects.get(key)?.class;
                 let runs = matches!(class, Class::ChannelGroup | Class::Channel);
                 let full = runs && self.objects.check_alias_limit(key).is_err();

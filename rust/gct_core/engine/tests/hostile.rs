@@ -212,6 +212,42 @@ fn a_handle_that_another_file_gets_next_is_that_files() {
     assert_eq!(world.store.state().objects.space_of_any(11), None);
 }
 
+/// A daemon knows of clients what their processes say, and two may claim one.
+#[test]
+fn a_handle_that_another_file_claims_names_its_owners_objects_to_them() {
+    let (mut world, _, theirs) = world_with_memory();
+    let before = world.account(NEIGHBOUR);
+    let liar = world.open(ProcKey { tgid: 601, ..APP }, "");
+    // The neighbour may have an object with the second handle, of a class that nobody follows.
+    const UNKNOWN: u64 = 90;
+    for (client, parent, object, class, answer) in [
+        (0, 0, THEIRS, 0x41, None),
+        (THEIRS, THEIRS, DEVICE, 0x80, Some(1)),
+        (THEIRS, DEVICE, MEMORY, 0x40, Some(1 << 30)),
+        (THEIRS, DEVICE, UNKNOWN, 0x40, Some(1 << 30)),
+    ] {
+        let fields = [(0, client), (4, parent), (8, object), (12, class), (16, 1)];
+        let call = words(32, &fields);
+        world.store.ioctl(liar, escape::ALLOC, &call, answer);
+    }
+    for (alias, source) in [(70, MEMORY), (71, UNKNOWN)] {
+        let fields = [
+            (0, THEIRS),
+            (4, DEVICE),
+            (8, alias),
+            (12, THEIRS),
+            (16, source),
+        ];
+        let dup = words(28, &fields);
+        world.store.ioctl(theirs, escape::DUP_OBJECT, &dup, None);
+    }
+    world.store.state().file_close(liar);
+    world.store.check();
+    assert_eq!(world.account(NEIGHBOUR), before);
+    world.free_in(theirs, THEIRS, MEMORY);
+    assert_eq!(world.account(NEIGHBOUR), before);
+}
+
 /// Lets the neighbour dup our memory while we free ours.
 fn dup_race(world: &mut World, own: FileId, theirs: FileId, status: u64) {
     let dup = [
