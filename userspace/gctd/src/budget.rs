@@ -9,14 +9,16 @@
 //! | descriptor that was sent | 1, until the peer has [read it](crate::wire) |
 //!
 //! A user may have as many of the descriptors for tenants as it leaves free for others, so at most
-//! half. A cgroup, whichever users its processes have, may have a third of what it leaves free, so
-//! at most a quarter: most containers run as user 0, and can be any user.
-//!
-//! The slice of a user counts as one cgroup, because the user can make more of them below. The root
-//! counts as none: processes that nothing has divided are there.
+//! half. The [cgroup](crate::cgroups) of a process, whichever users it has, may have a third of
+//! what it leaves free, so at most a quarter: most containers run as user 0, and can be any user.
+//! The nth cgroup from the root on, with all below it, may have an nth of that: half at most, a
+//! third, a quarter. So a container with cgroups of its own below leaves others some.
 
+use crate::cgroups::{around, counted};
 use gct_core::ids::ProcKey;
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// Descriptors of a connection: its socket and its peer's pidfd.
 pub(crate) const FDS_CONNECTION: u64 = 2;
@@ -36,6 +38,9 @@ const FDS_ADMIN: u64 = 64;
 
 /// Most connections of one process. A process has one for each copy of the library.
 const CONNECTIONS_OF_PROCESS_MAX: u64 = 16;
+
+/// How many times as much as it has the cgroup of a process leaves free.
+const OTHERS_OF_CGROUP: u64 = 3;
 
 /// The holders that a connection's descriptors are charged to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,19 +70,6 @@ impl Account {
     }
 }
 
-/// Returns the cgroup that counts for a process: its own, or the slice of its user.
-fn counted(cgroup: &[u8]) -> &[u8] {
-    const USERS: &[u8] = b"/user.slice/";
-    match cgroup.strip_prefix(USERS) {
-        _ if cgroup == b"/" => b"",
-        Some(below) => {
-            let slice = below.split(|byte| *byte == b'/').next().unwrap_or(below);
-            cgroup.get(..USERS.len() + slice.len()).unwrap_or(cgroup)
-        }
-        None => cgroup,
-    }
-}
-
 /// The descriptors in use, by holder.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -103,7 +95,11 @@ fn leaves_free(count: Option<&u64>, more: u64, free: u64, others: u64) -> bool {
 }
 
 /// Subtracts from a count, and removes it at 0.
-fn subtract<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, u64>, key: &K, by: u64) {
+fn subtract<K, Q>(counts: &mut HashMap<K, u64>, key: &Q, by: u64)
+where
+    K: Borrow<Q> + Eq + Hash,
+    Q: Eq + Hash + ?Sized,
+{
     if let Some(count) = counts.get_mut(key) {
         *count = count.saturating_sub(by);
         if *count == 0 {
@@ -155,15 +151,20 @@ impl Budget {
             return fit;
         };
         let free = self.for_tenants.saturating_sub(self.tenants);
-        let has_cgroup = !account.cgroup.is_empty();
-        let of_cgroup = self.cgroups.get(&account.cgroup);
+        let fits_in = |(cgroup, depth): (&[u8], u64)| {
+            let others = match cgroup == account.cgroup {
+                true => depth.max(OTHERS_OF_CGROUP),
+                false => depth,
+            };
+            leaves_free(self.cgroups.get(cgroup), fds, free, others)
+        };
         let fit = leaves_free(self.users.get(&uid), fds, free, 1)
-            && (!has_cgroup || leaves_free(of_cgroup, fds, free, 3));
+            && around(&account.cgroup).zip(1..).all(fits_in);
         if fit {
             self.tenants += fds;
             *self.users.entry(uid).or_default() += fds;
-            if has_cgroup {
-                *self.cgroups.entry(account.cgroup.clone()).or_default() += fds;
+            for cgroup in around(&account.cgroup) {
+                *self.cgroups.entry(cgroup.to_vec()).or_default() += fds;
             }
         }
         fit
@@ -177,7 +178,9 @@ impl Budget {
         };
         self.tenants = self.tenants.saturating_sub(fds);
         subtract(&mut self.users, &uid, fds);
-        subtract(&mut self.cgroups, &account.cgroup, fds);
+        for cgroup in around(&account.cgroup) {
+            subtract(&mut self.cgroups, cgroup, fds);
+        }
     }
 }
 
@@ -242,6 +245,18 @@ mod tests {
             let others = b"/user.slice/user-8.slice/session-2.scope";
             assert_eq!(fill(&mut budget, 8, others, 1 << 20), 156);
         }
+    }
+
+    #[test]
+    fn cgroups_below_a_container_leave_descriptors_for_others() {
+        let mut budget = Budget::new(1024);
+        let mut fill = |uid: u32, cgroup: &str| fill(&mut budget, uid, cgroup.as_bytes(), uid << 8);
+        let made = (1..100).map(|n| fill(n, &format!("/pods/burst/pod1/main/{n}")));
+        let made: u64 = made.sum();
+        assert!((ALL / 5 - 5..=ALL / 5).contains(&made), "{made}");
+        let other = fill(200, "/pods/burst/pod2/main");
+        assert!(other >= ALL / 10, "{other}");
+        assert!(fill(300, "/service") >= ALL / 10);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! - administrators: `gctctl` writes the tree through a second socket, programs through FUSE.
 
 mod budget;
+mod cgroups;
 mod clocks;
 mod connection;
 mod daemon;

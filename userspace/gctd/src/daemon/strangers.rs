@@ -14,6 +14,7 @@
 //! ```
 
 use crate::budget::Account;
+use crate::cgroups::around;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -69,9 +70,8 @@ impl Strangers {
             let cgroups = self.named.keys().map(|(_, cgroup)| &cgroup[..]);
             cgroups.filter(|cgroup| is_counted(cgroup)).count()
         };
-        let ends = (1..=cgroup.len()).filter(|end| matches!(cgroup.get(*end), None | Some(b'/')));
         // What holds there holds further below, however deep a cgroup is.
-        let mut around = ends.map(|end| &cgroup[..end]).zip(1..=DEEPEST);
+        let mut around = around(cgroup).zip(1..=DEEPEST);
         let within = |above| lines(&|other| is_within(other, above));
         cgroup.is_empty()
             || lines(&|other| other == cgroup) < OF_CGROUP
