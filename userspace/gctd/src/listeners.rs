@@ -9,7 +9,7 @@ use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::socket;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{chmod, flock, open, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{ioctl_fionbio, Errno};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -115,6 +115,8 @@ fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
         _ => {}
     }
     let listener = socket::listen(&unready, mode)?;
+    // `accept` is called until there is nobody.
+    ioctl_fionbio(&listener, true)?;
     // The umask has removed bits.
     chmod(&unready, mode)?;
     fs::rename(&unready, path)?;

@@ -57,12 +57,18 @@ impl Identity {
 
 /// Returns whether the process of a pidfd has ended.
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    !matches!(poll(&mut fds, Some(&now)), Ok(0))
+    is_ready(pidfd, PollFlags::IN)
+}
+
+/// Returns whether the peer has closed its end of a socket.
+pub(crate) fn has_gone(socket: BorrowedFd<'_>) -> bool {
+    // The kernel reports POLLHUP unasked.
+    is_ready(socket, PollFlags::empty())
+}
+
+fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+    !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
 }
 
 /// The process that connected.

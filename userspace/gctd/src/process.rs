@@ -5,10 +5,13 @@
 use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use gctd_ipc::procfs::{stat_field, PARENT, START};
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// More than most files of processes have.
+const READ_BYTES: usize = 4096;
 
 /// A process and its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +27,12 @@ pub(crate) fn tick_ns() -> u64 {
     NS_PER_SECOND / rustix::param::clock_ticks_per_second().max(1)
 }
 
-/// Returns the process of a pid, which may be the pid of one of its threads.
+/// Returns a process by the pid of its first thread, as peers and parents have it.
 ///
 /// # Errors
 ///
 /// [`Error::NoProcess`] if it has ended, [`Error::NoSpace`] if the daemon cannot look.
-pub(crate) fn find(pid: u32) -> Result<Process, Error> {
-    let tgid = number(&read(&format!("/proc/{pid}/status"))?, "Tgid:", 0)?;
+pub(crate) fn find(tgid: u32) -> Result<Process, Error> {
     let stat = read(&format!("/proc/{tgid}/stat"))?;
     let (parent, ticks) = parse(&stat).ok_or(Error::NoProcess)?;
     let start_time_ns = ticks.checked_mul(tick_ns()).ok_or(Error::NoProcess)?;
@@ -43,9 +45,20 @@ pub(crate) fn find(pid: u32) -> Result<Process, Error> {
     })
 }
 
-/// Reads a file of a process.
+/// Returns the process of a pid, which may be the pid of one of its threads.
+///
+/// # Errors
+///
+/// Those of [`find`].
+pub(crate) fn of_thread(pid: u32) -> Result<Process, Error> {
+    find(number(&read(&format!("/proc/{pid}/status"))?, "Tgid:", 0)?)
+}
+
+/// Reads a file of a process, at once in most cases: each connection causes some of these reads.
 fn read(path: &str) -> Result<Vec<u8>, Error> {
-    fs::read(path).map_err(|error| meaning(&error))
+    let mut bytes = Vec::with_capacity(READ_BYTES);
+    let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|error| meaning(&error))
 }
 
 /// Returns whether a process has ended, or the daemon cannot look, such as for want of a
@@ -122,7 +135,7 @@ mod tests {
         assert!(own.key.start_time_ns <= now_ns());
         let thread = std::thread::spawn(|| {
             let tid = rustix::thread::gettid();
-            find(u32::try_from(tid.as_raw_nonzero().get()).unwrap())
+            of_thread(u32::try_from(tid.as_raw_nonzero().get()).unwrap())
         });
         assert_eq!(thread.join().unwrap(), Ok(own));
         assert_eq!(find(u32::MAX), Err(Error::NoProcess));

@@ -8,7 +8,7 @@ use crate::daemon::{Daemon, FIRST_WATCH};
 use crate::listeners::Listeners;
 use crate::notify;
 use crate::options::Options;
-use crate::peer::{Endpoint, Peer};
+use crate::peer::{has_gone, Endpoint, Peer};
 use crate::process;
 use crate::shared::SharedDaemon;
 use crate::timer::Timer;
@@ -31,6 +31,9 @@ use std::time::Duration;
 
 /// Most messages of one connection that are served in a [turn](crate::turns).
 const MESSAGES_PER_TURN: usize = 2;
+
+/// Most connections that are closed in a round because their peers have gone.
+const GONE_PER_ROUND: usize = 64;
 
 /// Time without `accept` after the kernel had no descriptor for a connection. The connection stays
 /// in the backlog, so epoll would report it in a busy loop.
@@ -223,14 +226,21 @@ impl Server {
         }
     }
 
-    /// Accepts one connection, or refuses it with a reason.
+    /// Accepts one connection, or refuses it with a reason. Those whose peers have gone already are
+    /// closed on the way, [`GONE_PER_ROUND`] at most: to look who they were would take longer.
     fn accept(&mut self, endpoint: Endpoint) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match acceptfrom_with(self.listener(endpoint), flags) {
-            Ok((socket, _)) => socket,
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
-            Err(_) => return self.pause_accepting(),
-        };
+        for _ in 0..GONE_PER_ROUND {
+            match acceptfrom_with(self.listener(endpoint), flags) {
+                Ok((socket, _)) if has_gone(socket.as_fd()) => {}
+                Ok((socket, _)) => return self.serve_next(endpoint, socket),
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+                Err(_) => return self.pause_accepting(),
+            }
+        }
+    }
+
+    fn serve_next(&mut self, endpoint: Endpoint, socket: OwnedFd) {
         let Some(peer) = Peer::of(socket.as_fd()) else {
             return;
         };

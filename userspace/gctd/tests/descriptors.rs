@@ -9,7 +9,7 @@ use gctd::testing::Daemon;
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::socket;
-use gctd_ipc::versions::VERSIONS;
+use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -248,38 +248,48 @@ fn many_users_and_processes_leave_descriptors_for_another() {
     assert!(served > 1, "the users before it hold {held:?}");
 }
 
-/// Asks and asks on many connections. What another sends last is served after some messages of all.
-#[test]
-fn many_connections_have_no_more_turns_than_one() {
-    const EACH: usize = 40;
-    let daemon = Small::start("turns");
-    let send = |socket: &OwnedFd, request: &Request| {
-        socket::send(socket.as_fd(), request, &[], SendFlags::DONTWAIT).unwrap();
-    };
-    let paths = SocketPaths::of(&daemon.directory);
-    let greeted = |path: &Path| {
-        let next = socket::connect(path, Duration::from_secs(20)).unwrap();
-        let (versions, tenant) = (VERSIONS, false);
-        let hello = Request::Hello { versions, tenant };
-        assert!(socket::greet(next.as_fd(), &hello).is_ok());
-        next
-    };
-    let flood: Vec<_> = (0..16).map(|_| greeted(&paths.tenants)).collect();
-    let admin = greeted(&paths.admin);
-    // The daemon looks for more at the end of its turn.
-    std::thread::sleep(Duration::from_millis(200));
+fn send(socket: &OwnedFd, request: &Request) {
+    socket::send(socket.as_fd(), request, &[], SendFlags::DONTWAIT).unwrap();
+}
+
+/// Connects to a socket of a daemon.
+fn greeted(path: &Path) -> OwnedFd {
+    let next = socket::connect(path, Duration::from_secs(20)).unwrap();
+    let (versions, tenant) = (VERSIONS, false);
+    assert!(socket::greet(next.as_fd(), &Request::Hello { versions, tenant }).is_ok());
+    next
+}
+
+/// Stops a daemon while something is done.
+fn while_stopped<T>(daemon: &Small, then: impl FnOnce() -> T) -> T {
     let pid = Pid::from_child(&daemon.child);
     kill_process(pid, Signal::STOP).unwrap();
     let status = format!("/proc/{}/status", daemon.child.id());
     let stopped = || std::fs::read_to_string(&status).map(|text| text.contains("T (stopped)"));
     eventually(&true, || stopped().unwrap());
-    let path = String::new();
-    for socket in &flood {
-        (0..EACH).for_each(|_| send(socket, &Request::List { path: path.clone() }));
-    }
-    let (path, bytes) = ("control".into(), b"create web".to_vec());
-    send(&admin, &Request::Write { path, bytes });
+    let done = then();
     kill_process(pid, Signal::CONT).unwrap();
+    done
+}
+
+/// Asks and asks on many connections. What another sends last is served after some messages of all.
+#[test]
+fn many_connections_have_no_more_turns_than_one() {
+    const EACH: usize = 40;
+    let daemon = Small::start("turns");
+    let paths = SocketPaths::of(&daemon.directory);
+    let flood: Vec<_> = (0..16).map(|_| greeted(&paths.tenants)).collect();
+    let admin = greeted(&paths.admin);
+    // The daemon looks for more at the end of its turn.
+    std::thread::sleep(Duration::from_millis(200));
+    while_stopped(&daemon, || {
+        let path = String::new();
+        for socket in &flood {
+            (0..EACH).for_each(|_| send(socket, &Request::List { path: path.clone() }));
+        }
+        let (path, bytes) = ("control".into(), b"create web".to_vec());
+        send(&admin, &Request::Write { path, bytes });
+    });
     let answer = socket::receive::<Reply>(admin.as_fd()).unwrap().0;
     assert_eq!(answer, Reply::Done);
     // What was answered before the write does not know the group.
@@ -293,4 +303,34 @@ fn many_connections_have_no_more_turns_than_one() {
     };
     let before: Vec<_> = flood.iter().map(before).collect();
     assert!(before.iter().sum::<usize>() < 8, "{before:?}");
+}
+
+/// Connects and leaves again and again. Who connects behind it is accepted after some messages of
+/// all.
+#[test]
+fn peers_that_have_gone_delay_no_connection() {
+    const GONE: usize = 900;
+    const ASKED: usize = 100;
+    let daemon = Small::start("gone");
+    let paths = SocketPaths::of(&daemon.directory);
+    let admin = greeted(&paths.admin);
+    let connect = || socket::connect(&paths.tenants, Duration::from_secs(20)).unwrap();
+    let path = String::from("events");
+    let late = while_stopped(&daemon, || {
+        (0..GONE).for_each(|_| drop(connect()));
+        let late = connect();
+        let (versions, tenant) = (Versions::only(1), false);
+        send(&late, &Request::Hello { versions, tenant });
+        (0..ASKED).for_each(|_| send(&admin, &Request::Read { path: path.clone() }));
+        late
+    });
+    let answers = (0..ASKED).map(|_| socket::receive::<Reply>(admin.as_fd()).unwrap().0);
+    // What was answered before the other one was heard does not know its version.
+    let knows = |answer: &Reply| match answer {
+        Reply::Text { bytes, .. } => String::from_utf8_lossy(bytes).contains("\nversion 1\n"),
+        other => panic!("{other:?}"),
+    };
+    let before = answers.filter(|answer| !knows(answer)).count();
+    assert!(before < ASKED / 2, "{before}");
+    drop(late);
 }

@@ -29,7 +29,7 @@ pub(super) fn open(key: ProcKey) -> Result<OwnedFd, Error> {
 impl Daemon {
     /// Makes a process a member of a group, and with it the children that it forks from now on.
     pub(super) fn join(&mut self, group: GroupId, pid: u32) -> Result<(), Error> {
-        let key = process::find(pid)?.key;
+        let key = process::of_thread(pid)?.key;
         self.tables.state().group_check(group)?;
         if !self.watches.contains(key) {
             self.watches.add(key, open(key)?, None)?;
