@@ -18,7 +18,7 @@ pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 const APPENDED_BYTES: usize = 64;
 
 /// Most bytes of a file's text in one reply.
-pub const CHUNK_BYTES: usize = 16 * 1024;
+pub const CHUNK_BYTES: usize = 4 * 1024;
 
 /// Most neighbours in one reply, each with a descriptor. The kernel passes at most 253.
 pub const PEERS_MAX: usize = crate::board::SLOTS_MAX;

@@ -7,6 +7,7 @@
 //! | connection | [`FDS_CONNECTION`], and [`FDS_PAGE`] for each GPU where it has a page |
 //! | process | [`FDS_WATCH`] |
 //! | descriptor that was sent | 1, until the peer has [read it](crate::wire) |
+//! | KiB of a text | 1, until the client has asked for the last part of the text |
 //!
 //! A user may have as many of the descriptors for tenants as it leaves free for others, so at most
 //! half. The [cgroup](crate::cgroups) of a process, whichever users it has, may have a third of
@@ -29,6 +30,11 @@ pub(crate) const FDS_WATCH: u64 = 1;
 /// Descriptors of a page: page and pulse until the process has mapped them, then the pulse for
 /// neighbours.
 pub(crate) const FDS_PAGE: u64 = 2;
+
+/// Returns the descriptors that a text counts for: memory of the daemon is had for the same price.
+pub(crate) fn fds_of_text(bytes: usize) -> u64 {
+    u64::try_from(bytes.div_ceil(1024)).unwrap_or(u64::MAX)
+}
 
 /// Descriptors of the daemon: its own, the boards of 32 GPUs, pidfds of members.
 const FDS_DAEMON: u64 = 128;

@@ -2,7 +2,7 @@
 
 //! Serves the requests of one connection.
 
-use crate::budget::Account;
+use crate::budget::{fds_of_text, Account};
 use crate::daemon::{Daemon, OnDone, Session};
 use crate::errno::errno;
 use crate::peer::{Endpoint, Peer};
@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     session: Option<Session>,
     /// The part of the last text that has not been sent.
     text: Vec<u8>,
+    /// The descriptors that the text is charged as.
+    text_fds: u64,
 }
 
 impl Connection {
@@ -40,6 +42,7 @@ impl Connection {
             since: Instant::now(),
             session: None,
             text: Vec::new(),
+            text_fds: 0,
         }
     }
 
@@ -81,7 +84,8 @@ impl Connection {
 
     /// Closes the session and uncharges the connection. Returns what remains of it if the peer has
     /// not read its descriptors.
-    pub(crate) fn close(self, epoll: &OwnedFd, daemon: &mut Daemon) -> Option<Wire> {
+    pub(crate) fn close(mut self, epoll: &OwnedFd, daemon: &mut Daemon) -> Option<Wire> {
+        self.forget_text(daemon);
         let pages = self
             .session
             .map_or(0, |session| daemon.close_session(session));
@@ -105,9 +109,15 @@ impl Connection {
         let mut daemon = daemon.lock();
         match request {
             Request::Hello { versions, tenant } => self.greet(id, versions, tenant, &mut daemon),
-            Request::List { path } => self.text(daemon.list(&path)),
-            Request::Read { path } => self.text(daemon.read(&path)),
-            Request::More => self.chunk(),
+            Request::List { path } => {
+                let text = daemon.list(&path);
+                self.text(text, &mut daemon)
+            }
+            Request::Read { path } => {
+                let text = daemon.read(&path);
+                self.text(text, &mut daemon)
+            }
+            Request::More => self.chunk(&mut daemon),
             Request::Write { path, bytes } => match self.endpoint {
                 Endpoint::Admin => self.write(&path, &bytes, &mut daemon),
                 Endpoint::Tenants => self.refuse(Error::Access),
@@ -262,20 +272,42 @@ impl Connection {
         self.wire.send(&error_reply(errno(error)))
     }
 
-    fn text(&mut self, outcome: Result<String>) -> Result<()> {
-        match outcome {
-            Ok(text) => {
-                self.text = text.into_bytes();
-                self.chunk()
-            }
+    fn text(&mut self, outcome: Result<String>, daemon: &mut Daemon) -> Result<()> {
+        self.forget_text(daemon);
+        let kept = outcome.and_then(|text| self.keep_text(text.into_bytes(), daemon));
+        match kept {
+            Ok(()) => self.chunk(daemon),
             Err(errno) => self.wire.send(&error_reply(errno)),
         }
     }
 
-    fn chunk(&mut self) -> Result<()> {
+    /// Keeps a text until the client has asked for all of it, at the expense of its account if
+    /// that is not in the first part. Administrators may have any.
+    fn keep_text(&mut self, text: Vec<u8>, daemon: &mut Daemon) -> Result<()> {
+        if self.endpoint == Endpoint::Tenants && text.len() > CHUNK_BYTES {
+            let fds = fds_of_text(text.len());
+            if !daemon.budget.try_charge(self.wire.account(), fds) {
+                return Err(Errno::NOSPC);
+            }
+            self.text_fds = fds;
+        }
+        self.text = text;
+        Ok(())
+    }
+
+    fn forget_text(&mut self, daemon: &mut Daemon) {
+        let fds = core::mem::take(&mut self.text_fds);
+        daemon.budget.uncharge(self.wire.account(), fds);
+        self.text = Vec::new();
+    }
+
+    fn chunk(&mut self, daemon: &mut Daemon) -> Result<()> {
         let rest = self.text.split_off(self.text.len().min(CHUNK_BYTES));
         let bytes = core::mem::replace(&mut self.text, rest);
         let more = !self.text.is_empty();
+        if !more {
+            self.forget_text(daemon);
+        }
         self.wire.send(&Reply::Text { bytes, more })
     }
 }

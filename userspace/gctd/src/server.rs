@@ -15,12 +15,13 @@ use crate::timer::Timer;
 use crate::turns::Turns;
 use crate::wire::Wire;
 use gct_core::error::Error;
-use gctd_ipc::message::MESSAGE_BYTES_MAX;
+use gctd_ipc::message::{CHUNK_BYTES, MESSAGE_BYTES_MAX};
 use gctd_ipc::socket;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{eventfd, EventfdFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{acceptfrom_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource};
 use std::collections::{HashMap, HashSet};
@@ -34,6 +35,10 @@ const MESSAGES_PER_TURN: usize = 2;
 
 /// Most connections that are closed in a round because their peers have gone.
 const GONE_PER_ROUND: usize = 64;
+
+/// What a tenant may leave unread, in a buffer of the kernel's that is twice as large, for what it
+/// adds to each reply. The kernel charges it to the daemon. It has room for the longest reply.
+const UNREAD_BYTES: usize = CHUNK_BYTES;
 
 /// Time without `accept` after the kernel had no descriptor for a connection. The connection stays
 /// in the backlog, so epoll would report it in a busy loop.
@@ -248,6 +253,10 @@ impl Server {
             Ok(account) => account,
             Err(error) => return refuse(&socket, error),
         };
+        if endpoint == Endpoint::Tenants {
+            // Fails for no size.
+            let _ = set_socket_send_buffer_size(&socket, UNREAD_BYTES);
+        }
         self.last_id += 1;
         if add(&self.epoll, socket.as_fd(), self.last_id, ONCE).is_err() {
             return self.daemon.lock().budget.disconnect(&account);

@@ -275,7 +275,7 @@ fn while_stopped<T>(daemon: &Small, then: impl FnOnce() -> T) -> T {
 /// Asks and asks on many connections. What another sends last is served after some messages of all.
 #[test]
 fn many_connections_have_no_more_turns_than_one() {
-    const EACH: usize = 40;
+    const EACH: usize = 8;
     let daemon = Small::start("turns");
     let paths = SocketPaths::of(&daemon.directory);
     let flood: Vec<_> = (0..16).map(|_| greeted(&paths.tenants)).collect();
@@ -333,4 +333,50 @@ fn peers_that_have_gone_delay_no_connection() {
     let before = answers.filter(|answer| !knows(answer)).count();
     assert!(before < ASKED / 2, "{before}");
     drop(late);
+}
+
+/// Keeps the rest of long texts, which is memory of the daemon.
+#[test]
+fn texts_that_nobody_asks_for_are_bounded() {
+    const GROUPS: usize = 700;
+    let daemon = Small::start("texts");
+    let paths = SocketPaths::of(&daemon.directory);
+    let admin = greeted(&paths.admin);
+    for number in 0..GROUPS {
+        let (path, bytes) = (
+            "control".into(),
+            format!("create g{number:050}").into_bytes(),
+        );
+        send(&admin, &Request::Write { path, bytes });
+        let answer = socket::receive::<Reply>(admin.as_fd()).unwrap().0;
+        assert_eq!(answer, Reply::Done);
+    }
+    let ask = |socket: &OwnedFd, request: &Request| {
+        send(socket, request);
+        socket::receive::<Reply>(socket.as_fd()).unwrap().0
+    };
+    let list = Request::List {
+        path: String::new(),
+    };
+    let holders: Vec<_> = (0..16).map(|_| greeted(&paths.tenants)).collect();
+    let has_rest = |socket: &&OwnedFd| match ask(socket, &list) {
+        Reply::Text { more, .. } => more,
+        Reply::Error { errno } => {
+            assert_eq!(errno, Errno::NOSPC.raw_os_error());
+            false
+        }
+        other => panic!("{other:?}"),
+    };
+    let held = holders.iter().filter(has_rest).count();
+    assert!(
+        (1..12).contains(&held),
+        "{held} texts of {} bytes",
+        GROUPS * 53
+    );
+    // Who reads a text to its end has room for another one.
+    let first = &holders[0];
+    while matches!(ask(first, &Request::More), Reply::Text { more: true, .. }) {}
+    assert!(has_rest(&&holders[15]));
+    // Administrators read all.
+    assert!(has_rest(&&admin));
 }

@@ -56,6 +56,10 @@ fn a_client_that_does_not_read_is_disconnected() {
         sent += 1;
     }
     assert!(sent < 100_000, "the daemon has not disconnected it");
+    // What it has not read is memory of the daemon.
+    let unread = std::iter::from_fn(|| socket::receive::<Reply>(deaf.as_fd()).ok());
+    let unread = unread.count();
+    assert!(unread < 40, "{unread}");
     assert!(lives(&daemon));
 }
 
