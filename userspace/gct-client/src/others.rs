@@ -52,7 +52,7 @@ pub struct Found {
     pub others: Vec<Other>,
     /// The indices of the GPUs of the user-space mode.
     pub gpus: Vec<u32>,
-    /// Processes whose descriptors this user may not see.
+    /// Processes whose descriptors this user may not see, or that have too many.
     pub hidden: usize,
 }
 
@@ -75,7 +75,7 @@ struct Known {
 ///
 /// Those of reading the tree.
 pub fn others(tree: &Tree, proc: &Path) -> Result<Found, Error> {
-    let mut found = find(proc, &Known::read(tree)?);
+    let mut found = find(proc, &Known::read(tree)?, Look::new(proc));
     let mut limited = BTreeMap::new();
     for other in &mut found.others {
         let Some(group) = &other.group else {
@@ -164,7 +164,7 @@ fn parent(process: &Path) -> Option<u32> {
 }
 
 /// Looks at all processes but those that gctd knows.
-fn find(proc: &Path, known: &Known) -> Found {
+fn find(proc: &Path, known: &Known, mut look: Look) -> Found {
     let mut found = Found {
         gpus: known.gpus.iter().map(|(_, gpu)| *gpu).collect(),
         ..Found::default()
@@ -175,11 +175,12 @@ fn find(proc: &Path, known: &Known) -> Found {
     pids.sort_unstable();
     for pid in pids {
         let process = proc.join(pid.to_string());
-        let minors = match minors(&process) {
+        let minors = match look.minors(&process, pid) {
             Ok(minors) => minors,
             Err(error) => {
+                let hides = [ErrorKind::PermissionDenied, ErrorKind::QuotaExceeded];
                 // A process that has ended meanwhile is none.
-                found.hidden += usize::from(error.kind() == ErrorKind::PermissionDenied);
+                found.hidden += usize::from(hides.contains(&error.kind()));
                 continue;
             }
         };
@@ -203,24 +204,82 @@ fn find(proc: &Path, known: &Known) -> Found {
     found
 }
 
-/// Returns the N of each `/dev/nvidiaN` that a process has open. A leader that has ended before its
-/// threads has no descriptors, and they have.
-fn minors(process: &Path) -> io::Result<Vec<u32>> {
-    let of_leader = minors_in(&process.join("fd"))?;
-    if !of_leader.is_empty() {
-        return Ok(of_leader);
-    }
-    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
-    let mut of_threads = threads.flatten().filter_map(|thread| {
-        let minors = minors_in(&thread.path().join("fd")).ok()?;
-        (!minors.is_empty()).then_some(minors)
-    });
-    Ok(of_threads.next().unwrap_or_default())
+/// A look at the descriptors of processes. One takes some microseconds, and a process may have as
+/// many as it likes, once for each of its threads.
+struct Look {
+    /// Whether pids there are those of this program's pid namespace.
+    own_pids: bool,
+    /// Descriptors of a process, and of all processes, that are still looked at.
+    of_process: usize,
+    left: usize,
 }
 
-fn minors_in(fds: &Path) -> io::Result<Vec<u32>> {
-    let fds = fs::read_dir(fds)?.flatten();
-    Ok(fds.filter_map(|fd| minor(&fd.path())).collect())
+impl Look {
+    const OF_PROCESS: usize = 1 << 17;
+    const ALL: usize = 1 << 19;
+
+    fn new(proc: &Path) -> Self {
+        let own = fs::read_link(proc.join("self"));
+        let own = own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str());
+        Self {
+            own_pids: own,
+            of_process: Self::OF_PROCESS,
+            left: Self::ALL,
+        }
+    }
+
+    /// Returns the N of each `/dev/nvidiaN` that a process has open. A leader that has ended before
+    /// its threads has no descriptors, and they have. A thread may have descriptors of its own.
+    fn minors(&mut self, process: &Path, pid: u32) -> io::Result<Vec<u32>> {
+        let mut left = self.left.min(self.of_process);
+        let before = left;
+        let found = self.minors_of_threads(process, pid, &mut left);
+        self.left -= before - left;
+        found
+    }
+
+    fn minors_of_threads(
+        &self,
+        process: &Path,
+        pid: u32,
+        left: &mut usize,
+    ) -> io::Result<Vec<u32>> {
+        let of_leader = minors_in(&process.join("fd"), left)?;
+        if !of_leader.is_empty() {
+            return Ok(of_leader);
+        }
+        let threads = fs::read_dir(process.join("task")).into_iter().flatten();
+        for thread in threads.flatten() {
+            let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
+            if self.own_pids && tid.is_some_and(|tid| has_descriptors_of(tid, pid)) {
+                continue;
+            }
+            match minors_in(&thread.path().join("fd"), left) {
+                Ok(minors) if minors.is_empty() => {}
+                Err(error) if error.kind() != ErrorKind::QuotaExceeded => {}
+                found => return found,
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// Returns whether two threads have the same descriptors: all of them, as long as both run.
+fn has_descriptors_of(thread: u32, other: u32) -> bool {
+    const KCMP_FILES: libc::c_int = 2;
+    // SAFETY: the call compares, and takes no pointer.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, thread, other, KCMP_FILES, 0, 0) };
+    order == 0
+}
+
+/// Looks at the descriptors in a directory, and fails when there are more than are `left`.
+fn minors_in(fds: &Path, left: &mut usize) -> io::Result<Vec<u32>> {
+    let mut minors = Vec::new();
+    for fd in fs::read_dir(fds)?.flatten() {
+        *left = left.checked_sub(1).ok_or(ErrorKind::QuotaExceeded)?;
+        minors.extend(minor(&fd.path()));
+    }
+    Ok(minors)
 }
 
 /// Returns the N of the `/dev/nvidiaN` that a descriptor is: by its number, since the node may have
@@ -293,7 +352,12 @@ mod tests {
                 .map(|(path, group)| (name(path), name(group)))
                 .into(),
         };
-        let found = find(&proc, &known);
+        let found = find(&proc, &known, Look::new(&proc));
+        let few = Look {
+            of_process: 3,
+            ..Look::new(&proc)
+        };
+        let of_few = find(&proc, &known, few);
         known.members.clear();
         let of_cgroup = ["/a/b/c/d", "/a/bc", "/ab", ""].map(|path| {
             fs::write(proc.join("30/cgroup"), format!("7:cpu:/a/b\n0::{path}\n")).unwrap();
@@ -312,8 +376,56 @@ mod tests {
             hidden: 0,
         };
         assert_eq!(found, expected);
+        assert_eq!(
+            (of_few.hidden, of_few.others.len()),
+            (1, found.others.len() - 1)
+        );
         let expected = ["b", "a", "all"].map(|group| Some(name(group)));
         assert_eq!(of_cgroup[..3], expected);
         assert_eq!(of_cgroup[3], None);
+    }
+
+    /// A process with many threads costs what its descriptors cost, and a thread hides nothing.
+    #[test]
+    fn threads_with_the_same_descriptors_are_looked_at_once() {
+        let own = std::process::id();
+        if !has_descriptors_of(own, own) {
+            return eprintln!("skipped: this system has no kcmp");
+        }
+        let node = std::env::temp_dir().join(format!("gctctl-node-{}", std::process::id()));
+        let mode = Mode::from_raw_mode(0o600);
+        let device = makedev(MAJOR, 3);
+        let made = mknodat(CWD, &node, FileType::CharacterDevice, mode, device);
+        let opened: Vec<_> = (0..300).map(|_| fs::File::open("/dev/null")).collect();
+        let ready = std::sync::Barrier::new(42);
+        let looked = std::sync::Barrier::new(42);
+        let waits = || {
+            ready.wait();
+            looked.wait();
+        };
+        let looks = std::thread::scope(|scope| {
+            for _ in 0..40 {
+                scope.spawn(waits);
+            }
+            scope.spawn(|| {
+                // SAFETY: this thread gets descriptors of its own, and runs nothing else.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+                let opened = rustix::fs::open(&node, rustix::fs::OFlags::PATH, Mode::empty());
+                waits();
+                drop(opened);
+            });
+            ready.wait();
+            let mut look = Look::new(Path::new("/proc"));
+            let process = Path::new("/proc").join(own.to_string());
+            let minors = look.minors(&process, own);
+            looked.wait();
+            (minors.unwrap(), Look::ALL - look.left)
+        });
+        drop(opened);
+        let _ = fs::remove_file(&node);
+        assert!((300..2000).contains(&looks.1), "{looks:?}");
+        if made.is_ok() {
+            assert_eq!(looks.0, [3]);
+        }
     }
 }
