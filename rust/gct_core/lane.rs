@@ -70,6 +70,7 @@
 //! |---|---|
 //! | [`words`] | the traits of a backend: words of memory, the two sides of a channel, storage |
 //! | [`channel`] | the lane: which entries are published, and when |
+//! | [`decide`] | whether a piece goes now, on which TPCs, and if not, why and until when |
 //! | `tenant` | the tenant's ring: entries in, each read once |
 //! | `real` | the real ring: entries out, and GP_GET |
 //! | [`ring`] | the indices of the real ring, and the tenant's index for each |
@@ -99,6 +100,7 @@ mod admit;
 pub mod channel;
 mod clock;
 pub mod copies;
+pub mod decide;
 mod ends;
 pub mod governor;
 pub mod in_flight;

@@ -2,130 +2,109 @@
 
 //! Decides when the next piece of a lane is released, and releases it.
 
+use super::decide::{Held, Kind, Piece};
 use super::governor::{Governor, Peers};
 use super::in_flight::{InFlightQueue, Submission};
-use super::shares::Turn;
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::gpu_time::Hold;
-use crate::policy::pace::{self, Admission, InFlight};
-use crate::policy::tpc;
+use crate::policy::pace::{self, InFlight};
 use crate::submit::stats::add;
 use crate::units::Ns;
 
 impl<S: Storage, P: Peers> Governor<S, P> {
-    /// Returns whether `next` may join the lane's work in flight, and decides on which TPCs.
-    pub fn admits<V: Copy + 'static>(
+    /// Decides whether the next entry of `next` goes now, and on which TPCs. Returns whether it goes
+    /// late.
+    pub(super) fn admits<V: Copy + 'static>(
         &mut self,
         queue: &InFlightQueue<S, V>,
         stream: &Stream<S, V>,
         next: &Next<V>,
         now: Ns,
-    ) -> Admission {
-        let (in_flight, over) = (queue.totals(), queue.is_over(now));
-        let listed = match next {
-            Next::List(list) => self.look_ahead(list, stream),
-            Next::Whole { .. } | Next::Atoms(_) | Next::Transfers(_) => None,
-        };
-        let resident = match next {
-            Next::Whole { seal, .. } => seal.as_ref().map_or(0, |seal| seal.resident),
-            Next::Atoms(atoms) => atoms.resident,
-            Next::List(_) => listed.map_or(0, |(_, resident)| resident),
-            Next::Transfers(_) => 0,
-        };
-        let (admission, holds) = match next {
+    ) -> Result<bool, Held> {
+        let in_flight = queue.totals();
+        let (kind, holds, resident) = match next {
             Next::Whole {
-                submission, seal, ..
+                submission,
+                seal: Some(seal),
+                ..
             } => {
                 let predicted = submission.as_ref().map(|submission| submission.predicted);
-                let admission = self.admits_whole(in_flight, predicted, over);
-                (admission, seal.as_ref().map(|seal| seal.holds))
+                (self.whole(predicted), seal.holds, seal.resident)
             }
-            Next::List(_) => {
-                let predicted = listed.map(|(predicted, _)| predicted);
-                let tracked = predicted.filter(|_| self.tracks_ends());
-                let admission = self.admits_whole(in_flight, tracked, over);
-                (admission, predicted.map(pace::unknown_is_long))
-            }
-            Next::Transfers(transfers) => {
-                let predicted = transfers.predicted(stream, self.target());
-                // A copy uses no TPC, so it goes wherever a short launch would.
-                let admission = self.admits_whole(in_flight, predicted, over);
-                (admission, Some(Ns(0)))
+            // Nothing of it runs on a TPC, or can be followed.
+            Next::Whole { seal: None, .. } => return Ok(false),
+            Next::List(list) => match self.look_ahead(list, stream) {
+                Some((predicted, resident)) => {
+                    let tracked = Some(predicted).filter(|_| self.tracks_ends());
+                    (
+                        self.whole(tracked),
+                        pace::unknown_is_long(predicted),
+                        resident,
+                    )
+                }
+                None => return Ok(false),
+            },
+            // A copy uses no TPC, so it goes wherever a short launch would.
+            Next::Transfers(copies) => {
+                let predicted = copies.predicted(stream, self.target());
+                (self.whole(predicted), Ns(0), 0)
             }
             Next::Atoms(atoms) if atoms.is_paced() => {
                 let time = pace::atom_holds(in_flight, &atoms.split, atoms.predicted);
-                // Without peers the neighbours are unknown.
-                let (peers, rank) = (self.peers.as_mut(), self.limits.rank);
-                let alone = || {
-                    peers.is_some_and(|peers| {
-                        tpc::nobody_expected(rank, time, peers.look_around(now).neighbours)
-                    })
-                };
-                let admits = pace::admits_atom(in_flight, &atoms.split, alone);
-                (in_flight.admission(admits, over), Some(time))
+                (Kind::Atom(&atoms.split), time, atoms.resident)
             }
             Next::Atoms(atoms) => {
                 let time = pace::unknown_is_long(atoms.predicted);
-                (Admission::InTurn, Some(time))
+                (Kind::Free, time, atoms.resident)
             }
         };
-        if admission == Admission::Held {
-            self.shares.hold(Hold::Atoms);
-            return Admission::Held;
-        }
-        let Some(time) = holds else {
-            return admission;
+        let piece = Piece {
+            kind,
+            holds,
+            resident,
+            in_flight,
+            overdue: queue.overdue(),
         };
-        if !self.may_run_for(time, resident, now) {
-            return Admission::Held;
-        }
+        let late = self.ask(Some(&piece), now)?;
         self.fit_size(next, in_flight, now);
-        if self.drains(in_flight, stream, next, now) {
-            self.shares.hold(Hold::Graph);
-            return Admission::Held;
-        }
-        match self.turn(now) {
-            Turn::Held => Admission::Held,
-            Turn::Late => Admission::Late,
-            Turn::Go => admission,
+        match self.drains(in_flight, stream, next, now) {
+            Some(held) => Err(self.hold(held)),
+            None => Ok(late),
         }
     }
 
-    /// Returns whether a piece may join the work in flight that is predicted to take so long: 0 if
+    /// Returns what bounds the work in flight beside a piece that is predicted to take so long: 0 if
     /// its time is unknown, `None` if its end is.
-    fn admits_whole(&self, in_flight: &InFlight, predicted: Option<Ns>, over: bool) -> Admission {
-        let target = match self.target() {
-            Ns(0) => self.bounds_flight(),
-            target => Some(target),
+    fn whole(&self, predicted: Option<Ns>) -> Kind<'static> {
+        let target = |predicted| match self.target() {
+            Ns(0) => Some((predicted, self.bounds_flight()?)),
+            target => Some((predicted, target)),
         };
-        match predicted.zip(target) {
-            Some((predicted, target)) => {
-                let admits = pace::admits_whole(in_flight, predicted, target);
-                in_flight.admission(admits, over)
-            }
-            None => Admission::InTurn,
+        match predicted.and_then(target) {
+            Some((predicted, target)) => Kind::Whole(predicted, target),
+            None => Kind::Free,
         }
     }
 
-    /// Returns whether a replay must wait for the work in flight of its lane. A replay of the same
-    /// graph may be reading the masks that this one changes.
+    /// Returns whether a replay waits for the work in flight of its lane. A replay of the same graph
+    /// may be reading the masks that this one changes.
     fn drains<V>(
         &mut self,
         in_flight: &InFlight,
         stream: &Stream<S, V>,
         next: &Next<V>,
         now: Ns,
-    ) -> bool {
+    ) -> Option<Held> {
         let Next::Whole {
             seal: Some(seal), ..
         } = next
         else {
-            return false;
+            return None;
         };
-        seal.replays
-            && !pace::admits_alone(in_flight, now - seal.since)
-            && self.changes(seal, stream)
+        let until = pace::drained(in_flight, seal.since);
+        let waits = seal.replays && now < until && self.changes(seal, stream);
+        waits.then(|| Held::until(Hold::Graph, until))
     }
 
     /// Releases the next entry of `next`, which [`admits`](Self::admits) has just admitted. Returns
@@ -184,7 +163,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 let (mask, kept) = (self.mask.as_ref(), self.counters.kept_total());
                 let (entry, submission, last) =
                     atoms.release(&mut stream.room, round.memory, mask, &mut self.counters);
-                if self.limits.strict && self.counters.kept_total() != kept {
+                if self.me.limits.strict && self.counters.kept_total() != kept {
                     self.refuse();
                 }
                 (entry, Some(submission).filter(|_| self.tracks_ends()), last)

@@ -2,6 +2,7 @@
 
 //! Takes entries from the tenant's ring, and publishes them when the governor admits them.
 
+use super::decide::Held;
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
 use super::pieces;
@@ -12,7 +13,8 @@ use super::tenant::TenantRing;
 use super::whole;
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
-use crate::policy::pace::{Admission, InFlight};
+use crate::gpu_time::Hold;
+use crate::policy::pace::InFlight;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::rewrite::fills;
 use crate::units::{Ns, Sat};
@@ -474,7 +476,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         });
         let is_ready = is_fetched && waiting.is_ready(round.memory);
         if !(is_ready || self.prepare_list(governor, round)) {
-            governor.wait_for_atoms();
+            governor.hold(Held::until(Hold::Atoms, Ns::MAX));
             return false;
         }
         let Some(waiting) = &mut self.waiting else {
@@ -483,10 +485,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if self.in_flight.totals().count == 0 && self.stream.acquires(round.memory, round.now) {
             return false;
         }
-        let late = match governor.admits(&self.in_flight, &self.stream, waiting, round.now) {
-            Admission::Held => return false,
-            Admission::InTurn => false,
-            Admission::Late => true,
+        let decision = governor.admits(&self.in_flight, &self.stream, waiting, round.now);
+        let Ok(late) = decision else {
+            return false;
         };
         let base = match waiting {
             Next::Whole { base, .. } => *base,

@@ -53,7 +53,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether times are measured at clocks, so that ends must be seen as soon as they come.
     pub fn measures_clock(&self) -> bool {
-        self.measured.is_some() && self.limits.slip_power > Percent(0)
+        self.measured.is_some() && self.me.limits.slip_power > Percent(0)
     }
 
     /// Returns what was measured so far.
@@ -63,7 +63,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Takes over the clock of the limits.
     pub(super) fn follow_clock(&mut self, now: Ns) {
-        let clock = self.limits.clock;
+        let clock = self.me.limits.clock;
         if let Some(measured) = self.measured.as_mut().filter(|it| it.clock != clock) {
             (measured.clock, measured.since) = (clock, now);
         }

@@ -33,7 +33,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether somebody waits for the ends of work in flight.
     pub fn awaits_ends(&self) -> bool {
         let is_alone = self.peers.as_ref().is_some_and(Peers::is_alone);
-        let is_measured = self.limits.timed || self.sizes() || self.measures_clock();
+        let is_measured = self.me.limits.timed || self.sizes() || self.measures_clock();
         !is_alone || is_measured || self.may_split() || self.bounds_flight().is_some()
     }
 
@@ -72,7 +72,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::governor::Surroundings;
+    use crate::lane::decide;
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::{submission, Heap};
     use crate::mask::TpcMask;
@@ -89,11 +89,10 @@ mod tests {
             None
         }
 
-        fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
-            Surroundings {
-                own: TpcMask::EMPTY,
-                neighbours: &[],
+        fn look_around(&mut self, _: Ns) -> decide::Others<'_> {
+            decide::Others {
                 by_turns: true,
+                ..decide::Others::NONE
             }
         }
 

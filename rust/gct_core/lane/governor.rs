@@ -3,9 +3,9 @@
 //! Decides for one tenant on one GPU what is published in place of its work, and when.
 
 use super::clock::Measured;
+use super::decide::{self, Held, Me, Others, Piece, Release};
 use super::limits::LaunchLimits;
 use super::nodes::Nodes;
-use super::shares::Shares;
 use super::sizing::Sizing;
 use super::words::Storage;
 use crate::gpu_time::Hold;
@@ -16,10 +16,9 @@ use crate::policy::precedence;
 use crate::policy::predict::{self, Habits};
 use crate::policy::scale::Law;
 use crate::policy::share::{Rival, Sign};
-use crate::policy::slo::allowance::Allowance;
 use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
-use crate::policy::tpc::{self, Fit, Neighbour, Rank, Tenant, Together};
+use crate::policy::tpc::{self, Rank};
 use crate::submit::graph::Slot;
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::precedence::Precedence;
@@ -36,40 +35,13 @@ pub const KERNELS_MAX: usize = 8192;
 /// each. A node takes 224 bytes.
 pub const NODES_MAX: usize = 1 << 16;
 
-/// The other tenants of a GPU, as a tenant sees them.
-#[derive(Debug)]
-pub struct Surroundings<'a> {
-    /// The TPCs that are reserved for the tenant.
-    pub own: TpcMask,
-    /// The others.
-    pub neighbours: &'a [Neighbour],
-    /// Whether the GPU switches contexts between the tenant and the others.
-    pub by_turns: bool,
-}
-
-/// Returns the tenant as its policies see it.
-fn tenant(
-    limits: &LaunchLimits,
-    allowed: TpcMask,
-    around: &Surroundings<'_>,
-    rank: Rank,
-) -> Tenant {
-    Tenant {
-        allowed,
-        own: around.own,
-        steal: limits.steal,
-        rank,
-        by_turns: around.by_turns,
-    }
-}
-
 /// Where a tenant learns its limits and its neighbours, and tells them about itself.
 pub trait Peers {
     /// Takes over limits that have changed. Returns the GPU's TPCs if there were any.
     fn refresh(&mut self, limits: &mut LaunchLimits) -> Option<Topology>;
 
     /// Returns the neighbours as they are now.
-    fn look_around(&mut self, now: Ns) -> Surroundings<'_>;
+    fn look_around(&mut self, now: Ns) -> Others<'_>;
 
     /// Publishes to the neighbours whether this tenant has work that progresses.
     fn set_busy(&mut self, busy: bool, now: Ns);
@@ -87,11 +59,6 @@ pub trait Peers {
     /// ([`tide`](crate::policy::tide)).
     fn publish_ebb(&mut self, _ebb: &TpcMask) {}
 
-    /// Returns how many TPCs the tenant was shown; 0 if it has not asked, or cannot be answered.
-    fn shown(&self) -> u32 {
-        0
-    }
-
     /// Returns whether no other process can use the GPU. A backend that does not know returns
     /// false.
     fn is_alone(&self) -> bool {
@@ -108,7 +75,7 @@ impl Peers for Nobody {
         match *self {}
     }
 
-    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
+    fn look_around(&mut self, _: Ns) -> Others<'_> {
         match *self {}
     }
 
@@ -119,17 +86,14 @@ impl Peers for Nobody {
 
 /// The limits of a tenant on one GPU, and what was learnt about its work.
 pub struct Governor<S: Storage, P> {
-    pub(super) limits: LaunchLimits,
+    /// What is decided by.
+    pub(super) me: Me,
     /// The neighbours, if the backend knows them.
     pub(super) peers: Option<P>,
-    /// The GPU's TPCs, and their number: without an instruction for it, counting takes fifty.
+    /// The GPU's TPCs.
     gpu: Topology,
-    gpu_count: u32,
     /// The TPCs that are reserved for the tenant, as seen last.
     pub(super) own: TpcMask,
-    /// The TPCs that the tenant's mask allows, and those of them that goals of others leave.
-    written: TpcMask,
-    allowed: TpcMask,
     /// TPCs granted to the next release, their number, and the same set as a QMD mask.
     granted: TpcMask,
     granted_count: u32,
@@ -163,10 +127,6 @@ pub struct Governor<S: Storage, P> {
     pub(super) counters: Counters,
     /// Whether the entry that was just looked at is refused.
     refused: bool,
-    /// The tenant's time on the GPU, and its share of it.
-    pub(super) shares: Shares,
-    /// The time of the last publication or end.
-    pub(super) moved: Ns,
     /// The start of the last round, and whether the one before was too long ago.
     began: Ns,
     unseen: bool,
@@ -177,8 +137,6 @@ pub struct Governor<S: Storage, P> {
     /// The present request, and the duration of the last one until it is taken.
     request: Request,
     ended: Option<Ns>,
-    /// How long it has waited for the goal of another.
-    pub(super) allowance: Allowance,
 }
 
 impl<S: Storage, P: Peers> Governor<S, P> {
@@ -193,13 +151,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         laws: S::Slots<Option<Law>>,
     ) -> Self {
         let mut governor = Self {
-            limits,
+            me: Me::new(limits),
             peers: None,
             gpu: Topology::UNKNOWN,
-            gpu_count: 0,
             own: TpcMask::EMPTY,
-            written: TpcMask::EMPTY,
-            allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
             granted_count: 0,
             mask: None,
@@ -220,15 +175,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             splits: 0,
             counters: Counters::new(),
             refused: false,
-            shares: Shares::default(),
-            moved: Ns(0),
             began: Ns(0),
             unseen: false,
             pending: false,
             was_alone: false,
             request: Request::default(),
             ended: None,
-            allowance: Allowance::default(),
         };
         governor.use_own_mask();
         governor
@@ -241,30 +193,30 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns the limits.
     pub fn limits(&self) -> &LaunchLimits {
-        &self.limits
+        &self.me.limits
     }
 
     /// Returns the TPCs that the limits and goals of others allow.
     pub fn allowed(&self) -> TpcMask {
-        self.allowed
+        self.me.allowed
     }
 
     /// Returns the TPCs to which the next release is masked, if it is.
     pub fn effective(&self) -> Option<TpcMask> {
-        let is_masked = self.narrows() || self.mask.is_some() && self.limits.tpcs.is_some();
+        let is_masked = self.narrows() || self.mask.is_some() && self.me.limits.tpcs.is_some();
         is_masked.then_some(self.granted)
     }
 
     /// Sets limits, until the peers change them.
     pub fn set_limits(&mut self, limits: LaunchLimits) {
-        self.limits = limits;
+        self.me.limits = limits;
         self.use_own_mask();
     }
 
     /// Sets the GPU's TPCs. Without them nothing is masked.
     pub fn set_gpu(&mut self, gpu: Topology) {
         self.gpu = gpu;
-        self.gpu_count = gpu.existing().count();
+        self.me.gpu_count = gpu.existing().count();
         self.use_own_mask();
     }
 
@@ -275,12 +227,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns how many TPCs the GPU has.
     pub(super) fn gpu_count(&self) -> u32 {
-        self.gpu_count
+        self.me.gpu_count
     }
 
     /// Keeps launches to `list`; `None` removes the mask.
     pub fn restrict(&mut self, list: Option<&TpcMask>) {
-        self.limits.tpcs = list.copied();
+        self.me.limits.tpcs = list.copied();
         self.use_own_mask();
     }
 
@@ -304,21 +256,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Uses the mask of the limits, regardless of the neighbours.
     fn use_own_mask(&mut self) {
-        self.written = self.limits.allowed(&self.gpu);
-        self.allowed = press::kept(&self.written, &self.gpu, self.limits.taken);
+        self.me.written = self.me.limits.allowed(&self.gpu);
+        self.me.allowed = press::kept(&self.me.written, &self.gpu, self.me.limits.taken);
         self.spares = false;
-        self.dependable = self.allowed.count();
-        self.use_mask(self.allowed);
+        self.dependable = self.me.allowed.count();
+        self.use_mask(self.me.allowed);
     }
 
     /// Restricts the next release to `granted`. All TPCs without a place mean no mask, so that the
     /// launch stays unchanged, unless a mask was asked for.
+    ///
+    /// It is no part of its callers, which seldom need it.
+    #[inline(never)]
     pub(super) fn use_mask(&mut self, granted: TpcMask) {
         self.granted = granted;
         self.granted_count = granted.count();
         self.mask = Some(granted)
             .filter(|granted| {
-                self.limits.tpcs.is_some()
+                self.me.limits.tpcs.is_some()
                     || self.precedence.is_some()
                     || granted != self.gpu.existing()
             })
@@ -331,7 +286,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.unseen = now - self.began >= patience::BEAT_MAX;
         self.began = now;
         if let Some(peers) = &mut self.peers {
-            if let Some(gpu) = peers.refresh(&mut self.limits) {
+            if let Some(gpu) = peers.refresh(&mut self.me.limits) {
                 self.set_gpu(gpu);
             }
         }
@@ -344,8 +299,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// duty cycle, waits for reserved TPCs alone, or has not moved for long, does not count.
     pub fn end(&mut self, pending: bool, now: Ns) {
         self.end_shares();
-        if !self.pending || self.excuses() || self.shares.holds_all() {
-            self.moved = now;
+        if !self.pending || self.excuses() || self.me.shares.holds_all() {
+            self.me.moved = now;
         }
         self.pending = pending;
         // The backend sees waits only beside others.
@@ -353,7 +308,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if core::mem::replace(&mut self.was_alone, alone) && !alone {
             self.request.restart(now);
         }
-        let ended = self.request.see(pending && !self.limits.frozen, now);
+        let ended = self.request.see(pending && !self.me.limits.frozen, now);
         self.ended = self.ended.or(ended);
         let (busy, ebb) = (self.is_busy(now), self.ebb());
         if let Some(peers) = &mut self.peers {
@@ -364,8 +319,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether work was pending at the last [`end`](Self::end) that moves.
     pub(super) fn is_busy(&self, now: Ns) -> bool {
-        let stopped = self.limits.frozen || self.shares.is_over() || self.shares.is_kept_off();
-        self.pending && !stopped && patience::moves(now - self.moved)
+        let stopped =
+            self.me.limits.frozen || self.me.shares.is_over() || self.me.shares.is_kept_off();
+        self.pending && !stopped && patience::moves(now - self.me.moved)
     }
 
     /// Records that a wait of the program has returned, behind a round.
@@ -388,12 +344,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns the place in the order of neighbours at this moment, but for a tenant that they do
     /// not see.
     pub fn rank(&self, now: Ns) -> Rank {
-        let rank = self.limits.rank;
-        let waits = !(self.limits.pressed && self.allowance.is_over(now));
-        Rank {
-            best_effort: rank.best_effort && waits,
-            ..rank
-        }
+        self.me.rank(now)
     }
 
     /// Ends the last round of a tenant that has no lane any more.
@@ -403,7 +354,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Records a publication or an end.
     pub fn moved(&mut self, now: Ns) {
-        self.moved = now;
+        self.me.moved = now;
     }
 
     /// Refuses the entry that is being looked at, and so its channel.
@@ -426,88 +377,69 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether a pause has a known reason: the tenant is frozen, or the backend did not run
     /// because the process was stopped or slept.
     pub fn excuses(&self) -> bool {
-        self.limits.frozen || self.unseen
+        self.me.limits.frozen || self.unseen
     }
 
     /// Returns whether anything of this tenant may be published now.
     pub fn is_open(&mut self, now: Ns) -> bool {
-        if self.limits.frozen {
-            self.shares.hold(Hold::Freeze);
-        }
-        !self.limits.frozen && self.may_run_for(Ns(0), 0, now)
+        self.ask(None, now).is_ok()
     }
 
-    /// Returns whether work of duration `time` may run now, and decides on which TPCs. `resident`
-    /// TPCs hold all blocks of its launches at once; 0 if that does not matter.
-    pub(super) fn may_run_for(&mut self, time: Ns, resident: u32, now: Ns) -> bool {
+    /// Asks [`decide`](decide::decide) about a piece, or whether any may go, and takes over its TPCs.
+    /// Returns whether it goes late.
+    #[inline(always)]
+    pub(super) fn ask(&mut self, piece: Option<&Piece<'_>>, now: Ns) -> Result<bool, Held> {
         let rank = self.rank(now);
-        let Some(peers) = &mut self.peers else {
+        let others = match &mut self.peers {
+            Some(peers) => {
+                if piece.is_some() && self.me.shares.window(&self.me.limits.share).is_some() {
+                    peers.rivals(now);
+                }
+                Some(peers.look_around(now))
+            }
+            None => None,
+        };
+        let decision = decide::decide(&self.me, others.as_ref(), piece, now);
+        let is_asked = match &decision {
+            Ok(release) => release.timed,
+            Err(held) => held.reason == Hold::Weight,
+        };
+        if is_asked {
+            let rivals = others.as_ref().map_or(&[][..], |others| others.rivals);
+            self.me.shares.contend(&self.me.limits.share, rivals);
+        }
+        if let Some(others) = others {
+            self.yields = tpc::yields(rank, others.neighbours);
+            self.by_turns = others.by_turns;
+            self.own = others.own;
+        }
+        let Release { grant, late, .. } = decision.map_err(|held| self.hold(held))?;
+        match grant {
+            Some(grant) => {
+                (self.dependable, self.spares) = (grant.dependable, grant.spares);
+                if grant.tpcs != self.granted || grant.order != self.precedence {
+                    self.precedence = grant.order;
+                    self.use_mask(grant.tpcs);
+                }
+            }
             // The piece before may have had a size.
-            if self.granted != self.allowed {
-                self.use_mask(self.allowed);
-            }
-            return true;
-        };
-        let shown = peers.shown();
-        let around = peers.look_around(now);
-        let tenant = tenant(&self.limits, self.allowed, &around, rank);
-        self.yields = tpc::yields(tenant.rank, around.neighbours);
-        self.by_turns = tenant.by_turns;
-        self.own = tenant.own;
-        let others = around.neighbours;
-        let granted = tpc::grant_at_once(&tenant, time, resident, others);
-        let (mut fit, mut dependable) = (Fit::Policy(granted), granted.count());
-        let pressed = self.limits.pressed;
-        let narrowed = pressed || self.written != self.allowed;
-        if narrowed || resident > dependable {
-            let written = Tenant {
-                allowed: self.written,
-                ..tenant
-            };
-            let waited = match pressed || tenant.own.is_empty() {
-                true => self.allowance.is_over(now),
-                false => tpc::has_slot(&written, others, self.gpu_count, now),
-            };
-            let piece = Together {
-                resident,
-                shown,
-                pressed,
-                waited,
-            };
-            fit = tpc::fit(&written, granted, &piece, time, others);
-            if narrowed {
-                dependable = tpc::dependable(&written, Rank::FIRST, others);
-            }
+            None if self.granted != self.me.allowed => self.use_mask(self.me.allowed),
+            None => {}
         }
-        let chosen = *fit.tpcs();
-        // Who may not steal was shown its own TPCs.
-        self.dependable = dependable.max(shown.min(self.gpu_count));
-        self.spares = chosen != granted;
-        self.shares.short |= chosen.is_empty() && !granted.is_empty();
-        if chosen.is_empty() {
-            self.shares.hold(Hold::Tpcs);
-            let reserved = tpc::is_reserved_for_others(&tenant, time, around.neighbours);
-            self.shares.waits_for(reserved);
-            return false;
-        }
-        let place = match fit {
-            Fit::Policy(_) => precedence::decide(&tenant, &chosen, others),
-            // Blocks that wait for each other must not wait for all that others launch meanwhile.
-            Fit::Reach(_) => (!tenant.by_turns).then_some(Precedence::First),
-        };
-        if chosen != self.granted || place != self.precedence {
-            self.precedence = place;
-            self.use_mask(chosen);
-        }
-        true
+        Ok(late)
+    }
+
+    /// Records why work is held back.
+    pub(super) fn hold(&mut self, held: Held) -> Held {
+        self.me.shares.hold(&held);
+        held
     }
 
     /// Returns the place of a release on `chosen` among those of the neighbours.
     pub(super) fn place_of(&mut self, chosen: &TpcMask, now: Ns) -> Option<Precedence> {
-        let rank = self.rank(now);
-        let around = self.peers.as_mut()?.look_around(now);
-        let tenant = tenant(&self.limits, self.allowed, &around, rank);
-        precedence::decide(&tenant, chosen, around.neighbours)
+        let others = self.peers.as_mut()?.look_around(now);
+        let tenant = self.me.beside(&others, now);
+        precedence::decide(&tenant, chosen, others.neighbours)
     }
 
     /// Returns how many TPCs a launch has at last that `resident` TPCs hold at once, and for which
@@ -534,15 +466,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns the longest time that released work may occupy the GPU; 0 for any.
     pub fn target(&self) -> Ns {
-        match self.limits.atom_ns {
-            0 if self.yields && self.limits.atoms <= 1 => YIELDING,
+        match self.me.limits.atom_ns {
+            0 if self.yields && self.me.limits.atoms <= 1 => YIELDING,
             target => Ns(target),
         }
     }
 
     /// Returns whether launches are changed at all.
     pub(super) fn acts(&self) -> bool {
-        self.mask.is_some() || self.limits.tpcs.is_some() || self.may_split()
+        self.mask.is_some() || self.me.limits.tpcs.is_some() || self.may_split()
     }
 
     /// Returns whether the next release keeps off some TPCs.
@@ -552,16 +484,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether launches may be split.
     pub(super) fn may_split(&self) -> bool {
-        self.target() > Ns(0) || self.limits.atoms > 1
-    }
-
-    /// Records that an atom waits for others of its launch.
-    pub(super) fn wait_for_atoms(&mut self) {
-        self.shares.hold(Hold::Atoms);
+        self.target() > Ns(0) || self.me.limits.atoms > 1
     }
 
     /// Returns whether launches may get a mask.
     pub(super) fn acts_on_masks(&self) -> bool {
-        self.limits.tpcs.is_some() || self.peers.is_some()
+        self.me.limits.tpcs.is_some() || self.peers.is_some()
     }
 }

@@ -199,9 +199,9 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         self.moved
     }
 
-    /// Returns whether held work must be released although nothing has ended.
-    pub fn is_over(&self, now: Ns) -> bool {
-        self.patience.is_over(now - self.moved, self.in_flight.late)
+    /// Returns when held work must be released although nothing has ended.
+    pub fn overdue(&self) -> Ns {
+        self.moved + self.patience.wait(self.in_flight.late)
     }
 
     /// Restarts the time within which something should end, because the reason for the pause is

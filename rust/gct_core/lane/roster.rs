@@ -19,7 +19,8 @@
 
 pub mod turnover;
 
-use super::governor::{Peers, Surroundings};
+use super::decide::Others;
+use super::governor::Peers;
 use super::limits::LaunchLimits;
 use super::standing::{Activity, Standing};
 use super::words::Storage;
@@ -360,14 +361,16 @@ impl<S: Storage> Peers for Company<S> {
         None
     }
 
-    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
-        Surroundings {
+    fn look_around(&mut self, _: Ns) -> Others<'_> {
+        Others {
             own: match self.seat {
                 Some(_) => self.standing.own,
                 None => TpcMask::EMPTY,
             },
             neighbours: self.seats.neighbours.get(..self.count).unwrap_or_default(),
+            rivals: &self.seats.rivals,
             by_turns: !self.shares_group,
+            shown: 0,
         }
     }
 

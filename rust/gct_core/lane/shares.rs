@@ -9,12 +9,13 @@
 //! Processes take turns if somebody wrote a weight, and where the GPU switches contexts between
 //! them while they release small pieces: each piece of another context would cost a switch.
 
+use super::decide::{Held, Me};
 use super::governor::{Governor, Peers};
 use super::words::Storage;
 use crate::gpu_time::{GpuTime, Hold, Holds};
 use crate::policy::pace::InFlight;
 use crate::policy::patience;
-use crate::policy::share::{number, Cycle, Rival, Sign, Turns, Work, WINDOW};
+use crate::policy::share::{number, Cycle, Rival, Share, Sign, Turns, Work, WINDOW};
 use crate::units::{Ns, Sat};
 
 /// The time of a tenant on its GPU.
@@ -46,7 +47,7 @@ pub(super) struct Shares {
     reserved: bool,
     outranked: bool,
     /// Whether a piece is held back that the granted TPCs are too few for, although others may run.
-    pub(super) short: bool,
+    short: bool,
     pub(super) time: GpuTime,
     /// Launches and atoms in flight, and entries that are held back, at the end of the last round.
     pub(super) pending: u64,
@@ -61,15 +62,6 @@ struct Visited {
     /// When the last of what was found to have ended had ended.
     ended: Option<Ns>,
     held: Sat<u64>,
-}
-
-/// Whether a piece is released as far as the tenant's share is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Held,
-    Go,
-    /// It goes although the share is used up: work in flight may wait for it.
-    Late,
 }
 
 /// Adds the work in flight on a lane to a sum.
@@ -90,8 +82,13 @@ fn subtract(sum: &mut InFlight, lane: &InFlight) {
 
 impl Shares {
     /// Records why work is held back.
-    pub(super) fn hold(&mut self, hold: Hold) {
-        self.holds.add(hold);
+    pub(super) fn hold(&mut self, held: &Held) {
+        self.holds.add(held.reason);
+        if held.reason == Hold::Tpcs {
+            self.reserved |= held.reserved;
+            self.outranked |= !held.reserved;
+            self.short |= held.short;
+        }
     }
 
     /// Returns whether nothing but `lane` is in flight, and no other process is on the same TPCs.
@@ -107,12 +104,6 @@ impl Shares {
     /// Returns whether the duty cycle holds back all that the tenant has.
     pub(super) fn is_over(&self) -> bool {
         self.flight.count == 0 && self.holds.has(Hold::Max)
-    }
-
-    /// Records that work waits for TPCs: because they are `reserved`, or for an earlier rank.
-    pub(super) fn waits_for(&mut self, reserved: bool) {
-        self.reserved |= reserved;
-        self.outranked |= !reserved;
     }
 
     /// Returns whether the tenant has nothing in flight, and waits for reserved TPCs alone.
@@ -131,17 +122,53 @@ impl Shares {
             count => predicted - (now - self.head).min(predicted / u64::from(count)),
         }
     }
+
+    /// Returns how much work in flight a share allows, which may end at any time.
+    #[inline]
+    pub(super) fn window(&self, share: &Share) -> Option<Ns> {
+        let bounded = self.takes_turns || share.owner.max.is_some() || share.own.max.is_some();
+        bounded.then_some(WINDOW)
+    }
+
+    /// Returns which limit on its time the tenant has used up, if any.
+    pub(super) fn used_up(&self, share: &Share, rivals: &[Rival], now: Ns) -> Option<Hold> {
+        let rest = self.rest(now);
+        if !(self.owner.may_release(rivals, rest) && self.own.may_release(&[], rest)) {
+            return Some(Hold::Max);
+        }
+        let mut turns = self.turns;
+        turns.contend(share, rivals);
+        let has_turn = !self.takes_turns || turns.may_release(share, rivals, rest);
+        (!has_turn).then_some(Hold::Weight)
+    }
+
+    /// Records that the tenant has a piece that only its turn may hold back.
+    #[inline]
+    pub(super) fn contend(&mut self, share: &Share, rivals: &[Rival]) {
+        if self.takes_turns {
+            self.turns.contend(share, rivals);
+        }
+    }
+
+    /// Returns when a piece goes although the share is used up: the work in flight has been still
+    /// since `moved`, and may wait for it.
+    pub(super) fn overdue(&self, moved: Ns) -> Ns {
+        match self.flight.count {
+            0 => Ns::MAX,
+            _ => moved + patience::overdue(self.flight.predicted, self.flight.late),
+        }
+    }
 }
 
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns the time that the tenant had of the GPU.
     pub fn gpu_time(&self) -> &GpuTime {
-        &self.shares.time
+        &self.me.shares.time
     }
 
     /// Returns how many launches, atoms and entries are in flight or held back.
     pub fn pending(&self) -> u64 {
-        self.shares.pending
+        self.me.shares.pending
     }
 
     /// Returns how many TPCs the GPU has; 0 if that is unknown.
@@ -155,22 +182,27 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Charges the time since the last round to the tenant, and takes over what its rivals publish.
     pub(super) fn account(&mut self, now: Ns) {
         let all = self.all_tpcs();
-        let flight = &self.shares.flight;
+        let flight = &self.me.shares.flight;
         // Pieces in flight follow each other.
         let granted = match flight.count {
             0 => self.tpcs(),
             count => flight.tpcs.checked_div(count.into()).unwrap_or(0),
         };
-        let share = self.limits.share;
+        let share = self.me.limits.share;
         let yields = self.by_turns && self.target() > Ns(0);
         let Self {
             peers,
-            shares,
-            allowance,
+            me,
             sizing,
             measured,
             ..
         } = self;
+        let Me {
+            limits,
+            shares,
+            allowance,
+            ..
+        } = me;
         let rivals = peers
             .as_mut()
             .map_or(&mut [][..], |peers| peers.rivals(now));
@@ -185,7 +217,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         shares.since = now;
         shares.time.wait(time, shares.holds);
         let short = core::mem::take(&mut shares.short);
-        let held = self.limits.pressed && shares.holds.has(Hold::Tpcs) && !shares.runs;
+        let held = limits.pressed && shares.holds.has(Hold::Tpcs) && !shares.runs;
         if short || held {
             allowance.wait(time, now);
         }
@@ -220,15 +252,20 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Records that a submission has ended, at `at` at the latest.
     pub(super) fn record_end(&mut self, at: Ns) {
-        let ended = self.shares.visited.ended.map_or(at, |ended| ended.max(at));
-        self.shares.visited.ended = Some(ended);
-        self.shares.head = ended;
+        let ended = self
+            .me
+            .shares
+            .visited
+            .ended
+            .map_or(at, |ended| ended.max(at));
+        self.me.shares.visited.ended = Some(ended);
+        self.me.shares.head = ended;
     }
 
     /// Takes over what is in flight on a lane, of which `known` was told before. `first` is the
     /// beginning of the lane's round.
     pub(super) fn sync(&mut self, known: &mut InFlight, now: &InFlight, first: bool) {
-        let shares = &mut self.shares;
+        let shares = &mut self.me.shares;
         subtract(&mut shares.flight, known);
         if shares.flight.count == 0 && now.count > known.count {
             shares.head = shares.since;
@@ -240,56 +277,26 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.disturb_clock(since);
         }
         *known = *now;
-        self.shares.visited.still |= first && now.count > 0;
+        self.me.shares.visited.still |= first && now.count > 0;
     }
 
     /// Ends the visit of a lane with `held` entries that wait.
     pub(super) fn leave(&mut self, flight: &InFlight, held: u64) {
-        add(&mut self.shares.visited.flight, flight);
-        self.shares.visited.held += held;
+        add(&mut self.me.shares.visited.flight, flight);
+        self.me.shares.visited.held += held;
     }
 
     /// Returns whether work in flight must be bounded, because a share may end at any time.
     pub(super) fn bounds_flight(&self) -> Option<Ns> {
-        let share = &self.limits.share;
-        let bounded =
-            self.shares.takes_turns || share.owner.max.is_some() || share.own.max.is_some();
-        bounded.then_some(WINDOW)
-    }
-
-    /// Decides whether the share of the tenant allows another piece.
-    pub(super) fn turn(&mut self, now: Ns) -> Turn {
-        if self.bounds_flight().is_none() {
-            return Turn::Go;
-        }
-        let share = self.limits.share;
-        let Self { peers, shares, .. } = self;
-        let rivals = peers
-            .as_mut()
-            .map_or(&mut [][..], |peers| peers.rivals(now));
-        let rest = shares.rest(now);
-        let hold = if !(shares.owner.may_release(rivals, rest) && shares.own.may_release(&[], rest))
-        {
-            Hold::Max
-        } else if shares.takes_turns && !shares.turns.may_release(&share, rivals, rest) {
-            Hold::Weight
-        } else {
-            return Turn::Go;
-        };
-        let still = now - self.moved;
-        let flight = &shares.flight;
-        if flight.count > 0 && patience::is_overdue(still, flight.predicted, flight.late) {
-            return Turn::Late;
-        }
-        shares.hold(hold);
-        Turn::Held
+        self.me.shares.window(&self.me.limits.share)
     }
 
     /// Ends the round of all lanes, and publishes the tenant's turns.
     pub(super) fn end_shares(&mut self) {
         let all = self.all_tpcs();
-        let share = self.limits.share;
-        let Self { peers, shares, .. } = self;
+        let share = self.me.limits.share;
+        let Self { peers, me, .. } = self;
+        let shares = &mut me.shares;
         let visited = core::mem::take(&mut shares.visited);
         if let Some(ended) = visited.ended.filter(|_| shares.runs && !visited.still) {
             let over = (shares.since - ended) / shares.parts.max(1);
@@ -327,7 +334,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::governor::Surroundings;
+    use crate::lane::decide::{Kind, Others, Piece};
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::Heap;
     use crate::mask::TpcMask;
@@ -347,19 +354,16 @@ mod tests {
             None
         }
 
-        fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
-            Surroundings {
-                own: TpcMask::EMPTY,
+        fn look_around(&mut self, _: Ns) -> Others<'_> {
+            Others {
                 neighbours: &self.0,
                 by_turns: self.2,
+                shown: self.1,
+                ..Others::NONE
             }
         }
 
         fn set_busy(&mut self, _: bool, _: Ns) {}
-
-        fn shown(&self) -> u32 {
-            self.1
-        }
     }
 
     /// Checks that a launch that needs all TPCs gets them within a period, also while other lanes
@@ -403,14 +407,25 @@ mod tests {
         for step in 0..STEPS {
             let now = start + PERIOD / STEPS * step;
             governor.begin(now);
-            ran[0] += u64::from(governor.may_run_for(Ns(1), 4, now));
-            let runs = governor.may_run_for(Ns(1), 8, now);
+            let in_flight = InFlight::default();
+            let mut runs = |resident| {
+                let piece = Piece {
+                    kind: Kind::Free,
+                    holds: Ns(1),
+                    resident,
+                    in_flight: &in_flight,
+                    overdue: Ns::MAX,
+                };
+                governor.ask(Some(&piece), now).is_ok()
+            };
+            ran[0] += u64::from(runs(4));
+            let runs = runs(8);
             ran[1] += u64::from(runs);
             if runs && beside && governor.tpcs() == 8 {
                 assert_eq!(governor.precedence, Some(Precedence::First));
             }
             // What the first lane has released is in flight.
-            governor.shares.runs = true;
+            governor.me.shares.runs = true;
         }
         ran
     }

@@ -142,14 +142,14 @@ pub(super) fn fit_anywhere(found: &[QmdCall], words: &[u32]) -> bool {
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether launches get sizes, so that their ends must be seen as soon as they come.
     pub fn sizes(&self) -> bool {
-        self.limits.slip > Percent(0)
+        self.me.limits.slip > Percent(0)
     }
 
     /// Returns how soon the backend must look at the work in flight for its time to count. `None` if
     /// no time is measured.
     pub fn next_look(&self, now: Ns) -> Option<Ns> {
-        let measured = self.sizes() && self.is_busy(now) && !self.shares.holds_all();
-        measured.then(|| (now - self.moved) / LOOKS)
+        let measured = self.sizes() && self.is_busy(now) && !self.me.shares.holds_all();
+        measured.then(|| (now - self.me.moved) / LOOKS)
     }
 
     /// Returns the TPCs that none of the last releases had.
@@ -180,7 +180,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// its lane, which runs before it. All nodes of a replay have the place of the granted TPCs.
     pub(super) fn fit_size<V>(&mut self, next: &Next<V>, flight: &InFlight, now: Ns) {
         self.sizing.next = None;
-        let slip = self.limits.slip;
+        let slip = self.me.limits.slip;
         if !self.sizes() {
             return;
         }
@@ -208,7 +208,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             },
             most: blocks,
         };
-        let observed = self.shares.is_alone_with(flight);
+        let observed = self.me.shares.is_alone_with(flight);
         let kernel = submission.kernel;
         let size = scale::size(&self.sizing.laws, &kernel, bounds, slip, observed);
         self.sizing.next = Some((kernel, size));

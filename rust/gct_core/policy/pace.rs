@@ -45,8 +45,7 @@
 mod admission;
 
 pub use admission::{
-    admits_alone, admits_atom, admits_whole, atom_holds, unknown_is_long, Admission, InFlight,
-    DRAIN_MAX,
+    admits_atom, admits_whole, atom_holds, drained, unknown_is_long, InFlight, DRAIN_MAX,
 };
 
 use crate::units::{Blocks, Ns};

@@ -77,10 +77,11 @@ impl Patience {
         Self { time: PATIENCE_MAX }
     }
 
-    /// Returns whether the next piece of a line is released now: the line has been still for
-    /// `still` and has `late` late pieces in flight.
-    pub fn is_over(&self, still: Ns, late: u32) -> bool {
-        still >= self.time << late.min(LATE_SHIFT_MAX)
+    /// Returns how long a line is still, with `late` late pieces in flight, until its next piece is
+    /// released.
+    #[inline]
+    pub fn wait(&self, late: u32) -> Ns {
+        self.time << late.min(LATE_SHIFT_MAX)
     }
 
     /// Returns whether an overtaken piece of this age is not followed any more.
@@ -124,11 +125,10 @@ pub fn is_stalled(still: Ns, predicted: Ns) -> bool {
     !moves(still) && still >= predicted * STALL_FACTOR
 }
 
-/// Returns whether held work of a tenant is released although its share is used up: its work in
-/// flight, predicted to take `predicted` and with `late` late pieces, has been still for so long
-/// that it may wait for the held work.
-pub fn is_overdue(still: Ns, predicted: Ns, late: u32) -> bool {
-    Patience::new().is_over(still, late) && still >= predicted * STALL_FACTOR
+/// Returns how long a tenant's work in flight, predicted to take `predicted` and with `late` late
+/// pieces, is still until held work is released although its share is used up.
+pub fn overdue(predicted: Ns, late: u32) -> Ns {
+    Patience::new().wait(late).max(predicted * STALL_FACTOR)
 }
 
 /// What a neighbour publishes about its work.
@@ -161,7 +161,7 @@ impl Signs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::pace::{admits_whole, Admission, InFlight};
+    use crate::policy::pace::{admits_whole, InFlight};
     use proptest::prelude::*;
     use std::vec;
     use std::vec::Vec;
@@ -171,10 +171,9 @@ mod tests {
     #[test]
     fn each_late_piece_doubles_the_wait_up_to_a_bound() {
         let patience = Patience::new();
-        let first = |late| (0..).find(|ms| patience.is_over(Ns(ms * MS), late));
-        let waits: Vec<_> = (0..9).filter_map(first).collect();
+        let waits: Vec<_> = (0..9).map(|late| patience.wait(late) / Ns(MS)).collect();
         assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 1280, 1280]);
-        assert!(patience.is_over(Ns(u64::MAX), u32::MAX));
+        assert_eq!(patience.wait(u32::MAX), patience.wait(8));
     }
 
     #[test]
@@ -304,12 +303,11 @@ mod tests {
             while line.next < all.len() {
                 let admits = admits_whole(&line.in_flight, Ns(TIME), TARGET);
                 let still = Ns(now - line.moved);
-                let over = bounded && line.patience.is_over(still, line.in_flight.late);
-                let late = match line.in_flight.admission(admits, over) {
-                    Admission::Held => return,
-                    Admission::InTurn => false,
-                    Admission::Late => true,
-                };
+                let over = bounded && still >= line.patience.wait(line.in_flight.late);
+                if !(admits || over) {
+                    return;
+                }
+                let late = !admits;
                 line.late = Some(now).filter(|_| late).or(line.late);
                 line.in_flight.add(Ns(TIME), 1, late);
                 line.moved = now;
@@ -375,14 +373,13 @@ mod tests {
         in_flight.add(TARGET, 1, false);
         let mut moved = 0;
         for now in (0..5_000 * MS).step_by(MS as usize) {
-            if Patience::new().is_over(Ns(now - moved), in_flight.late) {
+            if Ns(now - moved) >= Patience::new().wait(in_flight.late) {
                 in_flight.add(TARGET, 1, true);
                 moved = now;
             }
         }
         assert!(in_flight.late <= 9, "{in_flight:?}");
-        let admits = admits_whole(&in_flight, TARGET, TARGET);
-        assert_eq!(in_flight.admission(admits, false), Admission::Held);
+        assert!(!admits_whole(&in_flight, TARGET, TARGET));
     }
 
     proptest! {

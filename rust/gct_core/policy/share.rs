@@ -387,9 +387,9 @@ impl Turns {
         }
     }
 
-    /// Returns whether the process may release a piece, with work predicted to take `in_flight` in
-    /// flight. [`look`](Self::look) comes first.
-    pub fn may_release(&mut self, share: &Share, rivals: &[Rival], in_flight: Ns) -> bool {
+    /// Records that the process has a piece that only its turn may hold back. [`look`](Self::look)
+    /// comes first.
+    pub fn contend(&mut self, share: &Share, rivals: &[Rival]) {
         match self.contends_until {
             Sign::KEEPS => self.resume(share, rivals),
             _ if !self.contends() => self.wake(share, rivals),
@@ -400,6 +400,11 @@ impl Turns {
             // The clock is the position of the only contender: a debt delays nobody who is alone.
             self.clock = self.clock.max(self.at);
         }
+    }
+
+    /// Returns whether a process that contends may release a piece, with work predicted to take
+    /// `in_flight` in flight.
+    pub fn may_release(&self, share: &Share, rivals: &[Rival], in_flight: Ns) -> bool {
         let sharers = if self.apart { self.sharers } else { 1 };
         let window = share.virtual_time(WINDOW, sharers);
         let ahead = self

@@ -6,7 +6,8 @@
 use crate::driver::size;
 use crate::limits::{self, LaunchLimits};
 use core::sync::atomic::{AtomicBool, Ordering};
-use gct_core::lane::governor::{Peers, Surroundings};
+use gct_core::lane::decide::Others;
+use gct_core::lane::governor::Peers;
 use gct_core::lane::standing::{Activity, Standing};
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::ArrivalStats;
@@ -166,12 +167,14 @@ impl Peers for GpuPeers {
         Some(new.topology)
     }
 
-    fn look_around(&mut self, now: Ns) -> Surroundings<'_> {
+    fn look_around(&mut self, now: Ns) -> Others<'_> {
         self.update(now);
-        Surroundings {
+        Others {
             own: self.own.unwrap_or(self.reserved),
             neighbours: &self.neighbours,
+            rivals: &self.rivals,
             by_turns: !self.shares_group.load(Ordering::Relaxed),
+            shown: size::shown_on(self.gpu.minor),
         }
     }
 
@@ -199,10 +202,6 @@ impl Peers for GpuPeers {
             self.gpu.pulse.set_ebb(ebb);
             self.activity.ebb = *ebb;
         }
-    }
-
-    fn shown(&self) -> u32 {
-        size::shown_on(self.gpu.minor)
     }
 
     fn is_alone(&self) -> bool {

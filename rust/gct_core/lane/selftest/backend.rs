@@ -3,11 +3,11 @@
 //! Is the backend of the checks: arrays for memory, both sides of a channel, and one neighbour.
 
 use super::{ENTRIES, VA, WORDS};
-use crate::lane::governor::{Peers, Surroundings};
+use crate::lane::decide::Others;
+use crate::lane::governor::Peers;
 use crate::lane::limits::LaunchLimits;
 use crate::lane::ring::{next_index, previous_index};
 use crate::lane::words::{Control, Rings, Side, Storage, Words};
-use crate::mask::TpcMask;
 use crate::policy::tpc::Neighbour;
 use crate::topology::Topology;
 use crate::units::Ns;
@@ -161,11 +161,10 @@ impl Peers for Beside {
         None
     }
 
-    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
-        Surroundings {
-            own: TpcMask::EMPTY,
+    fn look_around(&mut self, _: Ns) -> Others<'_> {
+        Others {
             neighbours: core::slice::from_ref(&self.0),
-            by_turns: false,
+            ..Others::NONE
         }
     }
 

@@ -33,17 +33,6 @@ pub struct InFlight {
     pub late: u32,
 }
 
-/// Whether a piece is released, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// It is held back.
-    Held,
-    /// It joins the work in flight.
-    InTurn,
-    /// It is released although nothing ended, because work in flight may wait for it.
-    Late,
-}
-
 impl InFlight {
     /// Adds a released piece on so many TPCs.
     pub fn add(&mut self, predicted: Ns, tpcs: u64, late: bool) {
@@ -51,18 +40,6 @@ impl InFlight {
         self.count = (Sat(self.count) + Sat(1)).0;
         self.late = (Sat(self.late) + Sat(u32::from(late))).0;
         self.predicted += predicted;
-    }
-
-    /// Returns whether a piece is released that may join (`admits`), or was held until its patience
-    /// ended (`over`).
-    pub fn admission(&self, admits: bool, over: bool) -> Admission {
-        if admits {
-            Admission::InTurn
-        } else if over {
-            Admission::Late
-        } else {
-            Admission::Held
-        }
     }
 
     /// Removes a piece that has ended or is not followed any more.
@@ -110,9 +87,13 @@ pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
     (atom * most).max(in_flight.predicted + atom)
 }
 
-/// Returns whether a piece that must run alone, and has waited for `waited`, is released.
-pub fn admits_alone(in_flight: &InFlight, waited: Ns) -> bool {
-    in_flight.count == 0 || waited >= DRAIN_MAX
+/// Returns when a piece is released that must run alone, and has waited since `since`.
+#[inline]
+pub fn drained(in_flight: &InFlight, since: Ns) -> Ns {
+    match in_flight.count {
+        0 => Ns(0),
+        _ => since + DRAIN_MAX,
+    }
 }
 
 #[cfg(test)]
@@ -199,10 +180,8 @@ mod tests {
     #[test]
     fn a_piece_that_runs_alone_does_not_wait_for_ever() {
         let mut in_flight = InFlight::default();
-        assert!(admits_alone(&in_flight, Ns(0)));
+        assert_eq!(drained(&in_flight, Ns(7)), Ns(0));
         in_flight.add(Ns(1), 1, false);
-        assert!(!admits_alone(&in_flight, Ns(0)));
-        assert!(!admits_alone(&in_flight, DRAIN_MAX - Ns(1)));
-        assert!(admits_alone(&in_flight, DRAIN_MAX));
+        assert_eq!(drained(&in_flight, Ns(7)), DRAIN_MAX + Ns(7));
     }
 }

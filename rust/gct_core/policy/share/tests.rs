@@ -192,6 +192,7 @@ impl Gpu {
             if !process.cycle.may_release(&process.rivals, rest) {
                 break;
             }
+            process.turns.contend(&share, &process.rivals);
             if !process.turns.may_release(&share, &process.rivals, rest) {
                 held = true;
                 break;

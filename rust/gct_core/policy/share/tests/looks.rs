@@ -36,6 +36,7 @@ impl Seen {
         }
         let share = Share::NONE;
         self.turns.look(&share, &mut self.rivals, self.now);
+        self.turns.contend(&share, &self.rivals);
         self.turns.may_release(&share, &self.rivals, Ns(0))
     }
 }
@@ -164,6 +165,7 @@ fn a_debt_delays_nobody_who_is_alone() {
         let now = MS * (1_000 + at);
         rivals[0].see(sign, true, now);
         turns.look(&share, &mut rivals, now);
+        turns.contend(&share, &rivals);
         turns.may_release(&share, &rivals, Ns(0))
     };
     assert!(look(&mut turns, 0, Sign::default()));
@@ -189,6 +191,7 @@ fn a_pause_may_begin_within_the_round_of_who_looks() {
         let mut look = |turns: &mut Turns, now: Ns, sign: Sign, busy: bool| {
             rivals[0].see(sign, busy, now);
             turns.look(&share, &mut rivals, now);
+            turns.contend(&share, &rivals);
             turns.may_release(&share, &rivals, Ns(0))
         };
         let contends = |until| Sign {
