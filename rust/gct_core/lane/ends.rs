@@ -51,7 +51,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
         self.record_end(end.at);
         self.learn_size(submission, end, now);
-        self.learn_clock(submission, end, now);
+        if self.measures_clock() {
+            if let Some(measured) = &mut self.measured {
+                measured.learn(submission, end, now);
+            }
+        }
         let predicted = submission.is_predicted();
         add(&mut self.counters.sums.predicted, u64::from(predicted));
         add(&mut self.counters.sums.mispredicted, u64::from(end.missed));
@@ -76,6 +80,7 @@ mod tests {
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::{submission, Heap};
     use crate::mask::TpcMask;
+    use crate::policy::clock::{kernels::Sums, Clock};
     use crate::policy::share::{DutyCycle, Level, Share};
     use crate::topology::Topology;
     use crate::units::Percent;
@@ -193,6 +198,30 @@ mod tests {
             assert_ne!(third, second, "it was seen in time");
             let fourth = ended(&mut governor, 5_000_000, 990_000, true);
             assert_ne!(fourth, third, "it takes longer now");
+        }
+    }
+
+    #[test]
+    fn without_a_slip_of_the_clock_nothing_is_measured_at_one() {
+        for slip in [0, 10] {
+            let limits = LaunchLimits {
+                slip_power: Percent(slip),
+                clock: Some(Clock::FULL),
+                ..LaunchLimits::NONE
+            };
+            let mut governor = governor(Some(false), limits);
+            governor.measure_clock(vec![None; 16]);
+            governor.begin(Ns(1));
+            let end = End {
+                time: Ns(100_000),
+                at: Ns(1_000_000),
+                queued: true,
+                error: Ns(0),
+                missed: false,
+            };
+            governor.learn(&submission(KERNEL, 8, 8), &end, end.at);
+            assert_eq!(governor.measures_clock(), slip > 0);
+            assert_eq!(governor.clock_sums() != Sums::ZERO, slip > 0);
         }
     }
 }

@@ -10,6 +10,7 @@ use super::sizing::Sizing;
 use super::words::Storage;
 use crate::gpu_time::Hold;
 use crate::mask::TpcMask;
+use crate::policy::clock::kernels::{self, Sums};
 use crate::policy::pace::YIELDING;
 use crate::policy::patience;
 use crate::policy::precedence;
@@ -24,7 +25,7 @@ use crate::submit::mask::DisabledTpcs;
 use crate::submit::precedence::Precedence;
 use crate::submit::stats::{add, Counters};
 use crate::topology::Topology;
-use crate::units::Ns;
+use crate::units::{Ns, Percent};
 
 /// The most kernels and places with a learnt duration, a half each. Each program counts twice. The
 /// oldest are replaced.
@@ -186,6 +187,22 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         governor
     }
 
+    /// Measures times at clocks from now on, while there is a `slip.power`. `laws` has
+    /// [`LAWS_MAX`](crate::policy::clock::kernels::LAWS_MAX) slots, or fewer to learn less.
+    pub fn measure_clock(&mut self, laws: S::Slots<Option<kernels::Law>>) {
+        self.measured = Some(Measured::new(laws));
+    }
+
+    /// Returns whether times are measured at clocks, so that ends must be seen as soon as they come.
+    pub fn measures_clock(&self) -> bool {
+        self.measured.is_some() && self.me.limits.slip_power > Percent(0)
+    }
+
+    /// Returns what was measured at clocks so far.
+    pub fn clock_sums(&self) -> Sums {
+        self.measured.as_ref().map_or(Sums::ZERO, Measured::sums)
+    }
+
     /// Returns the core's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -290,7 +307,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 self.set_gpu(gpu);
             }
         }
-        self.follow_clock(now);
+        if let Some(measured) = &mut self.measured {
+            measured.follow(self.me.limits.clock, now);
+        }
         self.account(now);
     }
 

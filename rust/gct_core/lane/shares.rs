@@ -274,7 +274,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if shares.flight.count > now.count {
             let since = shares.since;
             self.sizing.disturb(since);
-            self.disturb_clock(since);
+            if let Some(measured) = &mut self.measured {
+                measured.disturb(since);
+            }
         }
         *known = *now;
         self.me.shares.visited.still |= first && now.count > 0;
