@@ -50,6 +50,41 @@ holds! {
     Max = 5, "max";
 }
 
+/// A piece that is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Why.
+    pub reason: Hold,
+    /// When it goes all the same.
+    pub until: Ns,
+    /// Whether its TPCs are reserved for others, or are those of an earlier rank.
+    pub reserved: bool,
+    /// Whether it needs more TPCs than it could have now.
+    pub short: bool,
+}
+
+impl Held {
+    /// Returns that a piece is held for a reason, until it goes all the same.
+    #[inline]
+    pub const fn until(reason: Hold, until: Ns) -> Self {
+        Self {
+            reason,
+            until,
+            reserved: false,
+            short: false,
+        }
+    }
+
+    /// Returns whether the piece goes late.
+    #[inline]
+    pub fn is_late(self, now: Ns) -> Result<bool, Self> {
+        match now >= self.until {
+            true => Ok(true),
+            false => Err(self),
+        }
+    }
+}
+
 /// A set of reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds(u8);

@@ -2,12 +2,12 @@
 
 //! Decides when the next piece of a lane is released, and releases it.
 
-use super::decide::{Held, Kind, Piece};
+use super::decide::{Kind, Piece};
 use super::governor::{Governor, Peers};
 use super::in_flight::{InFlightQueue, Submission};
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
-use crate::gpu_time::Hold;
+use crate::gpu_time::{Held, Hold};
 use crate::policy::pace::{self, InFlight};
 use crate::submit::stats::add;
 use crate::units::Ns;

@@ -2,7 +2,6 @@
 
 //! Takes entries from the tenant's ring, and publishes them when the governor admits them.
 
-use super::decide::Held;
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
 use super::pieces;
@@ -13,7 +12,7 @@ use super::tenant::TenantRing;
 use super::whole;
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
-use crate::gpu_time::Hold;
+use crate::gpu_time::{Held, Hold};
 use crate::policy::pace::InFlight;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::rewrite::fills;
@@ -194,7 +193,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             true => 0,
             false => self.held(rings),
         };
-        governor.leave(self.in_flight.totals(), self.held);
+        governor.me.shares.leave(self.in_flight.totals(), self.held);
         count
     }
 
@@ -287,7 +286,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
                     if governor.may_learn(submission, &end) {
                         rate.learn(bytes, end.time, end.error);
                     }
-                    governor.record_end(end.at);
+                    governor.me.shares.record_end(end.at);
                 }
             });
         governor.sync(&mut self.told, self.in_flight.totals(), true);

@@ -21,7 +21,7 @@
 
 use super::limits::LaunchLimits;
 use super::shares::Shares;
-use crate::gpu_time::Hold;
+use crate::gpu_time::{Held, Hold};
 use crate::mask::TpcMask;
 use crate::policy::pace::{self, InFlight, Split};
 use crate::policy::precedence;
@@ -152,39 +152,6 @@ pub(super) struct Grant {
     pub(super) spares: bool,
     /// How many TPCs such a launch gets at last.
     pub(super) dependable: u32,
-}
-
-/// A piece that is held back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
-    pub(super) reason: Hold,
-    /// When it goes all the same.
-    pub(super) until: Ns,
-    /// Whether its TPCs are reserved for others, or are those of an earlier rank.
-    pub(super) reserved: bool,
-    /// Whether it needs more TPCs than it could have now.
-    pub(super) short: bool,
-}
-
-impl Held {
-    #[inline]
-    pub(super) const fn until(reason: Hold, until: Ns) -> Self {
-        Self {
-            reason,
-            until,
-            reserved: false,
-            short: false,
-        }
-    }
-
-    /// Returns whether the piece goes late.
-    #[inline]
-    fn is_late(self, now: Ns) -> Result<bool, Self> {
-        match now >= self.until {
-            true => Ok(true),
-            false => Err(self),
-        }
-    }
 }
 
 /// Decides about a piece, or, before one is read, whether any may go.

@@ -49,7 +49,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Learns the duration of a submission that has ended, and counts whether it was predicted.
     pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
-        self.record_end(end.at);
+        self.me.shares.record_end(end.at);
         self.learn_size(submission, end, now);
         if self.measures_clock() {
             if let Some(measured) = &mut self.measured {

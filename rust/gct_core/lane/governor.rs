@@ -3,15 +3,15 @@
 //! Decides for one tenant on one GPU what is published in place of its work, and when.
 
 use super::clock::Measured;
-use super::decide::{self, Held, Me, Others, Piece, Release};
+use super::decide::{self, Me, Others, Piece, Release};
 use super::limits::LaunchLimits;
 use super::nodes::Nodes;
 use super::sizing::Sizing;
 use super::words::Storage;
-use crate::gpu_time::Hold;
+use crate::gpu_time::{GpuTime, Held, Hold};
 use crate::mask::TpcMask;
 use crate::policy::clock::kernels::{self, Sums};
-use crate::policy::pace::YIELDING;
+use crate::policy::pace::{InFlight, YIELDING};
 use crate::policy::patience;
 use crate::policy::precedence;
 use crate::policy::predict::{self, Habits};
@@ -313,11 +313,67 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.account(now);
     }
 
+    /// Charges the time since the last round, and takes over what the rivals publish.
+    fn account(&mut self, now: Ns) {
+        let yields = self.by_turns && self.target() > Ns(0);
+        let all = match self.gpu.is_known() {
+            true => u64::from(self.me.gpu_count),
+            false => 0,
+        };
+        let tpcs = (self.tpcs(), all);
+        let peers = self.peers.as_mut();
+        let rivals = peers.map_or(&mut [][..], |peers| peers.rivals(now));
+        let Me {
+            limits,
+            shares,
+            allowance,
+            ..
+        } = &mut self.me;
+        if let Some(time) = shares.begin(limits, rivals, tpcs, yields, now) {
+            allowance.wait(time, now);
+        }
+        if shares.is_beside() {
+            self.sizing.disturb(now);
+        }
+        if let Some(measured) = &mut self.measured {
+            if rivals.iter().any(Rival::is_at_work) {
+                measured.disturb(now);
+            }
+        }
+    }
+
+    /// Returns the time that the tenant had of the GPU.
+    pub fn gpu_time(&self) -> &GpuTime {
+        &self.me.shares.time
+    }
+
+    /// Returns how many launches, atoms and entries are in flight or held back.
+    pub fn pending(&self) -> u64 {
+        self.me.shares.pending
+    }
+
+    /// Returns how much work in flight a share of time allows, which may end at any time.
+    pub(super) fn bounds_flight(&self) -> Option<Ns> {
+        self.me.shares.window(&self.me.limits.share)
+    }
+
+    /// Takes over what is in flight on a lane, of which `known` was told before. `first` is the
+    /// beginning of the lane's round.
+    pub(super) fn sync(&mut self, known: &mut InFlight, now: &InFlight, first: bool) {
+        if self.me.shares.sync(known, now, first) {
+            let since = self.me.shares.since;
+            self.sizing.disturb(since);
+            if let Some(measured) = &mut self.measured {
+                measured.disturb(since);
+            }
+        }
+    }
+
     /// Ends a round. Tells the neighbours whether this tenant has work that they should wait for.
     /// `pending` says whether work is held back or in flight. Work that is frozen, has used up its
     /// duty cycle, waits for reserved TPCs alone, or has not moved for long, does not count.
     pub fn end(&mut self, pending: bool, now: Ns) {
-        self.end_shares();
+        let sign = self.me.shares.end(&self.me.limits.share);
         if !self.pending || self.excuses() || self.me.shares.holds_all() {
             self.me.moved = now;
         }
@@ -331,6 +387,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.ended = self.ended.or(ended);
         let (busy, ebb) = (self.is_busy(now), self.ebb());
         if let Some(peers) = &mut self.peers {
+            peers.publish_sign(sign);
             peers.publish_ebb(&ebb);
             peers.set_busy(busy, now);
         }

@@ -9,10 +9,8 @@
 //! Processes take turns if somebody wrote a weight, and where the GPU switches contexts between
 //! them while they release small pieces: each piece of another context would cost a switch.
 
-use super::decide::{Held, Me};
-use super::governor::{Governor, Peers};
-use super::words::Storage;
-use crate::gpu_time::{GpuTime, Hold, Holds};
+use super::limits::LaunchLimits;
+use crate::gpu_time::{GpuTime, Held, Hold, Holds};
 use crate::policy::pace::InFlight;
 use crate::policy::patience;
 use crate::policy::share::{number, Cycle, Rival, Share, Sign, Turns, Work, WINDOW};
@@ -28,13 +26,14 @@ pub(super) struct Shares {
     /// Whether processes take turns.
     takes_turns: bool,
     /// The time until which it is accounted.
-    since: Ns,
+    pub(super) since: Ns,
     /// Whether work was in flight at the end of the last round, and among how many processes the
     /// time is divided.
     runs: bool,
     parts: u64,
-    /// The TPCs for which the time since the last round was charged.
-    charged: u64,
+    /// The TPCs for which the time since the last round was charged, and those of the GPU; 0 if that
+    /// is unknown.
+    charged: (u64, u64),
     /// Work in flight on all lanes.
     flight: InFlight,
     /// The last end, or the time when the first work was released.
@@ -158,177 +157,122 @@ impl Shares {
             _ => moved + patience::overdue(self.flight.predicted, self.flight.late),
         }
     }
-}
 
-impl<S: Storage, P: Peers> Governor<S, P> {
-    /// Returns the time that the tenant had of the GPU.
-    pub fn gpu_time(&self) -> &GpuTime {
-        &self.me.shares.time
-    }
-
-    /// Returns how many launches, atoms and entries are in flight or held back.
-    pub fn pending(&self) -> u64 {
-        self.me.shares.pending
-    }
-
-    /// Returns how many TPCs the GPU has; 0 if that is unknown.
-    fn all_tpcs(&self) -> u64 {
-        match self.gpu().is_known() {
-            true => u64::from(self.gpu_count()),
-            false => 0,
-        }
-    }
-
-    /// Charges the time since the last round to the tenant, and takes over what its rivals publish.
-    pub(super) fn account(&mut self, now: Ns) {
-        let all = self.all_tpcs();
-        let flight = &self.me.shares.flight;
+    /// Begins a round: charges the time since the last one to the tenant, which has `tpcs` of `all`
+    /// TPCs, and takes over what its rivals publish. `yields` says whether it releases small pieces
+    /// by turns. Returns for how long the goal of another has held it back.
+    pub(super) fn begin(
+        &mut self,
+        limits: &LaunchLimits,
+        rivals: &mut [Rival],
+        (tpcs, all): (u64, u64),
+        yields: bool,
+        now: Ns,
+    ) -> Option<Ns> {
+        let share = &limits.share;
         // Pieces in flight follow each other.
-        let granted = match flight.count {
-            0 => self.tpcs(),
-            count => flight.tpcs.checked_div(count.into()).unwrap_or(0),
+        let granted = match self.flight.count {
+            0 => tpcs,
+            count => self.flight.tpcs.checked_div(count.into()).unwrap_or(0),
         };
-        let share = self.me.limits.share;
-        let yields = self.by_turns && self.target() > Ns(0);
-        let Self {
-            peers,
-            me,
-            sizing,
-            measured,
-            ..
-        } = self;
-        let Me {
-            limits,
-            shares,
-            allowance,
-            ..
-        } = me;
-        let rivals = peers
-            .as_mut()
-            .map_or(&mut [][..], |peers| peers.rivals(now));
         let beside = rivals.iter().filter(|rival| rival.is_beside());
-        shares.parts = number(beside).saturating_add(1);
+        self.parts = number(beside).saturating_add(1);
         // The first round has no time before it.
-        let since = match shares.since {
+        let since = match self.since {
             Ns(0) => now,
             since => since,
         };
         let time = now - since;
-        shares.since = now;
-        shares.time.wait(time, shares.holds);
-        let short = core::mem::take(&mut shares.short);
-        let held = limits.pressed && shares.holds.has(Hold::Tpcs) && !shares.runs;
-        if short || held {
-            allowance.wait(time, now);
+        self.since = now;
+        self.time.wait(time, self.holds);
+        let held = limits.pressed && self.holds.has(Hold::Tpcs) && !self.runs;
+        let waited = core::mem::take(&mut self.short) || held;
+        self.holds = Holds::default();
+        (self.reserved, self.outranked) = (false, false);
+        self.charged = (granted, all);
+        if self.runs {
+            self.time.use_time(time / self.parts, granted, all);
         }
-        shares.holds = Holds::default();
-        (shares.reserved, shares.outranked) = (false, false);
-        if shares.parts > 1 {
-            sizing.disturb(now);
-        }
-        if rivals.iter().any(Rival::is_at_work) {
-            if let Some(measured) = measured {
-                measured.disturb(now);
-            }
-        }
-        shares.charged = granted;
-        if shares.runs {
-            shares.time.use_time(time / shares.parts, granted, all);
-        }
-        let parts = shares.runs.then_some(shares.parts);
-        shares
-            .owner
+        let parts = self.runs.then_some(self.parts);
+        self.owner
             .pass(share.owner.max, rivals, (since, now), parts);
-        shares.own.pass(share.own.max, &[], (since, now), parts);
+        self.own.pass(share.own.max, &[], (since, now), parts);
         let weighted = share.weight().is_some() || rivals.iter().any(Rival::is_weighted);
         let apart = yields && !weighted && rivals.iter().any(Rival::competes);
-        shares.takes_turns = weighted || apart;
-        shares.turns.set_apart(apart);
-        match shares.takes_turns {
-            true => shares.turns.look(&share, rivals, now),
-            false => shares.turns = Turns::default(),
+        self.takes_turns = weighted || apart;
+        self.turns.set_apart(apart);
+        match self.takes_turns {
+            true => self.turns.look(share, rivals, now),
+            false => self.turns = Turns::default(),
         }
+        waited.then_some(time)
+    }
+
+    /// Returns whether another process has work in flight on the same TPCs.
+    pub(super) fn is_beside(&self) -> bool {
+        self.parts > 1
     }
 
     /// Records that a submission has ended, at `at` at the latest.
+    #[inline]
     pub(super) fn record_end(&mut self, at: Ns) {
-        let ended = self
-            .me
-            .shares
-            .visited
-            .ended
-            .map_or(at, |ended| ended.max(at));
-        self.me.shares.visited.ended = Some(ended);
-        self.me.shares.head = ended;
+        let ended = self.visited.ended.map_or(at, |ended| ended.max(at));
+        self.visited.ended = Some(ended);
+        self.head = ended;
     }
 
     /// Takes over what is in flight on a lane, of which `known` was told before. `first` is the
-    /// beginning of the lane's round.
-    pub(super) fn sync(&mut self, known: &mut InFlight, now: &InFlight, first: bool) {
-        let shares = &mut self.me.shares;
-        subtract(&mut shares.flight, known);
-        if shares.flight.count == 0 && now.count > known.count {
-            shares.head = shares.since;
+    /// beginning of the lane's round. Returns whether other lanes have work in flight.
+    #[inline]
+    pub(super) fn sync(&mut self, known: &mut InFlight, now: &InFlight, first: bool) -> bool {
+        subtract(&mut self.flight, known);
+        if self.flight.count == 0 && now.count > known.count {
+            self.head = self.since;
         }
-        add(&mut shares.flight, now);
-        if shares.flight.count > now.count {
-            let since = shares.since;
-            self.sizing.disturb(since);
-            if let Some(measured) = &mut self.measured {
-                measured.disturb(since);
-            }
-        }
+        add(&mut self.flight, now);
         *known = *now;
-        self.me.shares.visited.still |= first && now.count > 0;
+        self.visited.still |= first && now.count > 0;
+        self.flight.count > now.count
     }
 
     /// Ends the visit of a lane with `held` entries that wait.
+    #[inline]
     pub(super) fn leave(&mut self, flight: &InFlight, held: u64) {
-        add(&mut self.me.shares.visited.flight, flight);
-        self.me.shares.visited.held += held;
+        add(&mut self.visited.flight, flight);
+        self.visited.held += held;
     }
 
-    /// Returns whether work in flight must be bounded, because a share may end at any time.
-    pub(super) fn bounds_flight(&self) -> Option<Ns> {
-        self.me.shares.window(&self.me.limits.share)
-    }
-
-    /// Ends the round of all lanes, and publishes the tenant's turns.
-    pub(super) fn end_shares(&mut self) {
-        let all = self.all_tpcs();
-        let share = self.me.limits.share;
-        let Self { peers, me, .. } = self;
-        let shares = &mut me.shares;
-        let visited = core::mem::take(&mut shares.visited);
-        if let Some(ended) = visited.ended.filter(|_| shares.runs && !visited.still) {
-            let over = (shares.since - ended) / shares.parts.max(1);
-            shares.time.refund(over, shares.charged, all);
-            shares.owner.refund(over);
-            shares.own.refund(over);
-            if shares.takes_turns {
-                shares.turns.refund(&share, over);
+    /// Ends the round of all lanes. Returns what is published of the tenant's turns.
+    pub(super) fn end(&mut self, share: &Share) -> Sign {
+        let visited = core::mem::take(&mut self.visited);
+        if let Some(ended) = visited.ended.filter(|_| self.runs && !visited.still) {
+            let over = (self.since - ended) / self.parts.max(1);
+            let (granted, all) = self.charged;
+            self.time.refund(over, granted, all);
+            self.owner.refund(over);
+            self.own.refund(over);
+            if self.takes_turns {
+                self.turns.refund(share, over);
             }
         }
         let runs = visited.flight.count > 0;
-        shares.flight = visited.flight;
-        shares.runs = runs;
-        shares.pending = (visited.held + Sat(u64::from(visited.flight.count))).0;
-        if shares.takes_turns {
+        self.flight = visited.flight;
+        self.runs = runs;
+        self.pending = (visited.held + Sat(u64::from(visited.flight.count))).0;
+        if self.takes_turns {
             let work = match runs {
                 true => Work::Runs,
-                false if shares.holds.has(Hold::Weight) => Work::Waits,
-                false if shares.holds.has(Hold::Tpcs) => Work::Held,
+                false if self.holds.has(Hold::Weight) => Work::Waits,
+                false if self.holds.has(Hold::Tpcs) => Work::Held,
                 false => Work::Idle,
             };
-            shares.turns.end(work);
+            self.turns.end(work);
         }
-        if let Some(peers) = peers {
-            peers.publish_sign(Sign {
-                at: shares.turns.at(),
-                contends_until: shares.turns.contends_until(),
-                runs,
-                spent: shares.owner.spent(shares.rest(shares.since)),
-            });
+        Sign {
+            at: self.turns.at(),
+            contends_until: self.turns.contends_until(),
+            runs,
+            spent: self.owner.spent(self.rest(self.since)),
         }
     }
 }
@@ -337,7 +281,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 mod tests {
     use super::*;
     use crate::lane::decide::{Kind, Others, Piece};
-    use crate::lane::limits::LaunchLimits;
+    use crate::lane::governor::{Governor, Peers};
     use crate::lane::testing::Heap;
     use crate::mask::TpcMask;
     use crate::policy::slo::allowance::{PERIOD, WAIT_MAX};
