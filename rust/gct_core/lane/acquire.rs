@@ -21,7 +21,6 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::Fence;
-use super::segment::fence_at;
 use super::words::{Storage, Words};
 use super::work::Stream;
 use crate::policy::patience;
@@ -45,7 +44,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Option<Acquire<W::View>> {
         let acquire = acquire.filter(|_| self.bounds_flight().is_some())?;
         Some(Acquire {
-            word: fence_at(memory, acquire.va, acquire.payload)?,
+            word: Fence::at(memory, acquire.va, acquire.payload)?,
             since: now,
         })
     }

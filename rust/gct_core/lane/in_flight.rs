@@ -36,6 +36,20 @@ pub struct Fence<V> {
 }
 
 impl<V> Fence<V> {
+    /// Returns the fence that a word of the tenant reaches `payload`. Returns `None` if the word
+    /// cannot be observed, or is there already.
+    pub(super) fn at<W: Words<View = V>>(memory: &W, va: u64, payload: u64) -> Option<Self> {
+        let fence = Self {
+            view: memory.find(va, 1)?,
+            index: 0,
+            // CAST: as wide as the word that it is compared with.
+            number: payload as u32,
+            reach: Reach::AtLeast,
+        };
+        memory.load(&fence.view, 0)?;
+        (!fence.is_reached(memory)).then_some(fence)
+    }
+
     /// Returns whether the condition holds. It does not for a word that cannot be loaded.
     pub fn is_reached(&self, words: &impl Words<View = V>) -> bool {
         let reached = |word: u32| match self.reach {
@@ -76,6 +90,21 @@ pub struct Submission<V> {
 const START: Ns = Ns(8_000);
 
 impl<V> Submission<V> {
+    /// Returns the submission for a segment of which no launch is known.
+    pub(super) fn opaque(fence: Fence<V>) -> Self {
+        Self {
+            fence,
+            kernel: Kernel::graph(0),
+            path: Path::default(),
+            blocks: 0,
+            tpcs: 0,
+            predicted: Ns(0),
+            replay: Ns(0),
+            bytes: 0,
+            sized: None,
+        }
+    }
+
     /// Returns whether its time tells of the launch: its beginning and end were seen to a part of
     /// it, and no masks of its nodes were written with it.
     pub fn is_timed(&self, end: &End, parts: u64) -> bool {

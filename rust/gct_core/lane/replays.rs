@@ -17,7 +17,7 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::Submission;
-use super::segment::{kernel, words_of};
+use super::segment::kernel;
 use super::whole::WholeSlots;
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
@@ -182,7 +182,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Result<Option<Next<W::View>>, Reason> {
         let mut visits = 0;
-        let words = words_of(round.work, segment);
+        let words = round.work.of(segment);
         let listed = self.unroll(stream, found, words, &mut visits);
         visited(visits, &mut round.words);
         let steps = match listed? {
@@ -198,7 +198,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Listed::Steps(steps) => steps,
         };
         let calls = stream.found.get_mut(..found).unwrap_or_default();
-        detached::take_out(words_of(round.work, segment), calls)?;
+        detached::take_out(round.work.of(segment), calls)?;
         Ok(Some(Next::List(List::Known(Replays {
             segment: *segment,
             steps,
@@ -438,15 +438,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return Err(Reason::Unreadable);
         }
         let submission = upcoming.map(|upcoming| Submission {
-            fence,
             kernel: upcoming.kernel,
             path: stream.path,
             blocks: upcoming.blocks,
             tpcs: self.tpcs(),
             predicted: upcoming.predicted,
-            replay: Ns(0),
-            bytes: 0,
-            sized: None,
+            ..Submission::opaque(fence)
         });
         if let Some(submission) = &submission {
             stream.path = stream.path.then(&submission.kernel);

@@ -5,7 +5,6 @@
 
 use super::governor::{Governor, Peers};
 use super::replays::visited;
-use super::segment::words_of;
 use super::words::{Storage, Words};
 use super::work::{Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
@@ -51,19 +50,19 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             },
         };
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        let words = words_of(round.work, &seal.segment);
+        let words = round.work.of(&seal.segment);
         let are_masked = self.mask_all(words, found, seal.resident);
         let patched = match seal.replays {
             true => self.patch(seal, found, stream, round),
             false => None,
         };
         if seal.stores {
-            self.note_masks(words_of(round.work, &seal.segment), found);
+            self.note_masks(round.work.of(&seal.segment), found);
         }
         let placed = self.place(seal, found, patched.is_some(), &mut stream.room, round);
         if let Some(launches) = seal.strict {
             let placed = placed.map_or(0, |(_, count)| count);
-            let words = words_of(round.work, &seal.segment);
+            let words = round.work.of(&seal.segment);
             let unbound = match self.narrows() {
                 // The reasons were counted.
                 true => !(are_masked && placed == launches),
@@ -286,7 +285,7 @@ pub(super) fn store<S: Storage, W: Words>(
     found: &[QmdCall],
     kinds: impl Fn(Option<Kind>) -> bool,
 ) {
-    let words = words_of(round.work, segment);
+    let words = round.work.of(segment);
     for call in found {
         let Some(qmd) = call.qmd(words).filter(|_| kinds(call.kind())) else {
             continue;

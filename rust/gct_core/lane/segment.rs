@@ -3,7 +3,7 @@
 //! Processes one entry of the tenant: reads its segment once, and may edit or replace it.
 
 use super::governor::{Governor, Peers};
-use super::in_flight::{Fence, Reach, Submission};
+use super::in_flight::{Fence, Submission};
 use super::pieces;
 use super::seal::store;
 use super::sizing;
@@ -118,7 +118,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         let strict = self.limits().strict && round.copies.is_some();
         let unseen = self.counters.unseen();
-        let words = words_of(round.work, &segment);
+        let words = round.work.of(&segment);
         let scan = stream
             .tracker
             .scan(words, &mut stream.found, &mut self.counters);
@@ -152,7 +152,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if graphs.stored {
             let found = stream.found.get(..scan.found).unwrap_or_default();
             // So that their masks can be changed later.
-            graph::arm(words_of(round.work, &segment), found);
+            graph::arm(round.work.of(&segment), found);
             if let Place::Tenant(at) = &at {
                 store(round, at, &segment, found, |_| true);
             }
@@ -174,7 +174,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return as_it_is();
         }
         let resident = match self.acts_on_masks() {
-            true => self.resident(found, words_of(round.work, &segment)),
+            true => self.resident(found, round.work.of(&segment)),
             false => 0,
         };
         if graphs.stored {
@@ -201,11 +201,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let Some(last) = self.last_launch(&segment, (found, stream.path), round) else {
             let release = stream.tracker.last_release();
             let release = release.filter(|_| self.tracks_ends());
-            let fence = release.and_then(|it| fence_at(round.memory, it.va, it.payload));
+            let fence = release.and_then(|it| Fence::at(round.memory, it.va, it.payload));
             return Next::Whole {
                 entry,
                 base,
-                submission: fence.map(opaque_submission),
+                submission: fence.map(Submission::opaque),
                 seal: Some(seal),
             };
         };
@@ -224,7 +224,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 holds: pace::unknown_is_long(predicted),
                 sizable: self.sizes()
                     && !seal.stores
-                    && sizing::fit_anywhere(found, words_of(round.work, &segment)),
+                    && sizing::fit_anywhere(found, round.work.of(&segment)),
                 ..seal
             }),
         }
@@ -244,10 +244,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Next<W::View> {
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        let words: &[u32] = words_of(round.work, &seal.segment);
+        let words: &[u32] = round.work.of(&seal.segment);
         let mut graphs = self.nodes.memory();
         let ends = graphs.ends(found, |va| stream.tracker.uploaded_word(va, words));
-        let fence = |va, number| fence_at(round.memory, va, number);
+        let fence = |va, number| Fence::at(round.memory, va, number);
         let mut ends = ends.map(|end| end.and_then(|end| fence(end.va, end.number.into())));
         let release = stream.tracker.last_release();
         let release = release.and_then(|release| fence(release.va, release.payload));
@@ -256,9 +256,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let submission = end.or(release).map(|fence| match sizable {
             true => Submission {
                 kernel: sizing::graph(found),
-                ..opaque_submission(fence)
+                ..Submission::opaque(fence)
             },
-            false => opaque_submission(fence),
+            false => Submission::opaque(fence),
         });
         stream.replay = Replay { release, ends };
         Next::Whole {
@@ -366,7 +366,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// entry whose copy cannot be written is refused.
     pub(super) fn write_copy<W: Words>(&mut self, segment: &Segment, round: &mut Round<'_, S, W>) {
         if let Some(copies) = round.copies.as_deref() {
-            if !copies.write_copy(round.memory, segment, words_of(round.work, segment)) {
+            if !copies.write_copy(round.memory, segment, round.work.of(segment)) {
                 self.refuse();
             }
         }
@@ -383,7 +383,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if !self.tracks_ends() && self.limits().atoms <= 1 {
             return None;
         }
-        let words = words_of(round.work, segment);
+        let words = round.work.of(segment);
         let (index, launch) = (0..found.len()).rev().find_map(|index| {
             let call = found.get(index).filter(|call| call.is_launch())?;
             let launch = call.launch(words)?;
@@ -391,7 +391,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         })?;
         let mut releases = launch.effects.releases.iter().flatten();
         let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
-        let fence = fence_at(round.memory, release.va, release.payload)?;
+        let fence = Fence::at(round.memory, release.va, release.payload)?;
         let kernel = kernel(&launch);
         let tpcs = self.tpcs();
         let submission = Submission {
@@ -461,7 +461,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             segment,
             launch: *submission,
             resident: seal.resident,
-            rest: rest.and_then(|rest| fence_at(round.memory, rest.va, rest.payload)),
+            rest: rest.and_then(|rest| Fence::at(round.memory, rest.va, rest.payload)),
             number: self.splits,
         };
         let to = Emission {
@@ -525,7 +525,7 @@ fn detach<S: Storage, W: Words>(
     round: &mut Round<'_, S, W>,
 ) -> Result<u32, Reason> {
     let found = stream.found.get_mut(..found).unwrap_or_default();
-    let words = words_of(round.work, segment);
+    let words = round.work.of(segment);
     let launches = detached::detach(words, found)?;
     if checks {
         whole::check(words, found)?;
@@ -540,16 +540,6 @@ fn compared(calls: usize, left: &mut u32) {
     *left = left.saturating_sub(calls.saturating_mul(calls) / PAIRS);
 }
 
-/// Returns the words of the segment that was read last.
-pub(super) fn words_of<'a, S: Storage>(
-    work: &'a mut Workspace<S>,
-    segment: &Segment,
-) -> &'a mut [u32] {
-    // CAST: checked when the segment was read.
-    let words = work.words.get_mut(..segment.words as usize);
-    words.unwrap_or_default()
-}
-
 /// Returns the kernel that a launch runs, as durations are learnt of it.
 pub(super) fn kernel(launch: &Launch) -> Kernel {
     Kernel {
@@ -558,35 +548,6 @@ pub(super) fn kernel(launch: &Launch) -> Kernel {
         block: launch.block,
         per_tpc: occupancy::per_tpc(launch),
     }
-}
-
-/// Returns the submission for a segment of which no launch is known.
-pub(super) fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
-    Submission {
-        fence,
-        kernel: Kernel::graph(0),
-        path: Path::default(),
-        blocks: 0,
-        tpcs: 0,
-        predicted: Ns(0),
-        replay: Ns(0),
-        bytes: 0,
-        sized: None,
-    }
-}
-
-/// Returns the fence that a word of the tenant reaches `payload`. Returns `None` if the word cannot
-/// be observed, or is there already.
-pub(super) fn fence_at<W: Words>(memory: &W, va: u64, payload: u64) -> Option<Fence<W::View>> {
-    let fence = Fence {
-        view: memory.find(va, 1)?,
-        index: 0,
-        // CAST: as wide as the word that it is compared with.
-        number: payload as u32,
-        reach: Reach::AtLeast,
-    };
-    memory.load(&fence.view, 0)?;
-    (!fence.is_reached(memory)).then_some(fence)
 }
 
 #[cfg(test)]

@@ -312,10 +312,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 mod tests {
     use super::*;
     use crate::lane::governor::Nobody;
-    use crate::lane::in_flight::{Fence, Reach};
     use crate::lane::limits::LaunchLimits;
-    use crate::lane::testing::{Heap, View};
-    use crate::policy::predict::Path;
+    use crate::lane::testing::{self, Heap, View};
     use std::vec;
 
     const KERNEL: Kernel = Kernel {
@@ -327,24 +325,12 @@ mod tests {
 
     fn submission(observed: bool) -> Submission<View> {
         Submission {
-            fence: Fence {
-                view: (0, 1),
-                index: 0,
-                number: 1,
-                reach: Reach::AtLeast,
-            },
-            kernel: KERNEL,
-            path: Path::default(),
-            blocks: 1000,
-            tpcs: 8,
-            predicted: Ns(0),
-            replay: Ns(0),
-            bytes: 0,
             sized: Some(Allotment {
                 tpcs: 8,
                 most: 8,
                 observed,
             }),
+            ..testing::submission(KERNEL, 1000, 8)
         }
     }
 

@@ -4,8 +4,7 @@
 
 use super::in_flight::{Fence, Reach, Submission};
 use super::words::{Storage, Words};
-use crate::policy::predict::{Kernel, Path};
-use crate::units::Ns;
+use crate::policy::predict::Kernel;
 use core::cell::Cell;
 use std::vec;
 use std::vec::Vec;
@@ -28,21 +27,17 @@ pub(crate) type View = (usize, usize);
 /// Returns a submission of so many blocks on so many TPCs, of which nothing was predicted. It ends
 /// when the first word of [`Ram`] reaches 1.
 pub(crate) fn submission(kernel: Kernel, blocks: u64, tpcs: u64) -> Submission<View> {
+    let fence = Fence {
+        view: (0, 4),
+        index: 0,
+        number: 1,
+        reach: Reach::AtLeast,
+    };
     Submission {
-        fence: Fence {
-            view: (0, 4),
-            index: 0,
-            number: 1,
-            reach: Reach::AtLeast,
-        },
         kernel,
-        path: Path::default(),
         blocks,
         tpcs,
-        predicted: Ns(0),
-        replay: Ns(0),
-        bytes: 0,
-        sized: None,
+        ..Submission::opaque(fence)
     }
 }
 

@@ -23,7 +23,6 @@
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, Reach, Submission};
 use super::scratch::Frame;
-use super::segment::{fence_at, opaque_submission};
 use super::split::ATOMS_MAX;
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
@@ -215,7 +214,7 @@ impl<V: Copy + 'static> Transfers<V> {
             let submission = Submission {
                 bytes,
                 predicted: stream.rate.time(bytes),
-                ..opaque_submission(end)
+                ..Submission::opaque(end)
             };
             return (entry, Some(submission), cut.at >= cut.segment.words);
         }
@@ -224,7 +223,7 @@ impl<V: Copy + 'static> Transfers<V> {
             Part::Piece => cut.segment.words,
         };
         let last = to >= cut.segment.words;
-        let rest = self.submission.map(|whole| opaque_submission(whole.fence));
+        let rest = self.submission.map(|whole| Submission::opaque(whole.fence));
         (cut.release_words(to), rest.filter(|_| last), last)
     }
 }
@@ -243,7 +242,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return None;
         }
         let release = stream.tracker.transfer_release();
-        let fence = release.and_then(|it| fence_at(round.memory, it.va, it.payload));
+        let fence = release.and_then(|it| Fence::at(round.memory, it.va, it.payload));
         let cuts = stream.rate.cuts(bytes, self.target(), fence.is_some());
         let cut = if cuts {
             self.cut(segment, stream, round)
@@ -256,7 +255,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             submission: fence.map(|fence| Submission {
                 bytes,
                 predicted: stream.rate.time(bytes),
-                ..opaque_submission(fence)
+                ..Submission::opaque(fence)
             }),
             cut,
         }))

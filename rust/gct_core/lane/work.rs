@@ -69,6 +69,13 @@ impl<S: Storage> Workspace<S> {
             rounds: Wrapping(0),
         }
     }
+
+    /// Returns the words of the segment that was read last.
+    pub(super) fn of(&mut self, segment: &Segment) -> &mut [u32] {
+        // CAST: checked when the segment was read.
+        let words = self.words.get_mut(..segment.words as usize);
+        words.unwrap_or_default()
+    }
 }
 
 /// What the backend brings to one round of publishing of a lane.
