@@ -74,7 +74,8 @@
 //! | `tenant` | the tenant's ring: entries in, each read once |
 //! | `real` | the real ring: entries out, and GP_GET |
 //! | [`ring`] | the indices of the real ring, and the tenant's index for each |
-//! | [`work`] | the buffers, the backend's part of a round, the outcome for one entry |
+//! | [`work`] | the buffers, the backend's part of a round |
+//! | [`next`] | the outcome for one entry |
 //! | [`governor`] | one tenant's limits on one GPU: admission and release |
 //! | [`limits`] | these limits |
 //! | `nodes` | its nodes of CUDA graphs, and room for more |
@@ -106,6 +107,7 @@ pub mod governor;
 pub mod in_flight;
 pub mod leave;
 pub mod limits;
+pub mod next;
 mod nodes;
 pub mod pieces;
 mod queue;

@@ -22,16 +22,10 @@
 use super::governor::{Governor, Peers};
 use super::in_flight::Fence;
 use super::words::{Storage, Words};
-use super::work::Stream;
+use super::work::{Acquire, Stream};
 use crate::policy::patience;
 use crate::submit::tracker::Semaphore;
 use crate::units::Ns;
-
-/// What a segment waits for, and since when.
-pub(super) struct Acquire<V> {
-    word: Fence<V>,
-    since: Ns,
-}
 
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns what a segment waits for that begins with `acquire`. Returns `None` if the word has

@@ -5,8 +5,9 @@
 use super::decide::{Kind, Piece};
 use super::governor::{Governor, Peers};
 use super::in_flight::{InFlightQueue, Submission};
+use super::next::Next;
 use super::words::{Storage, Words};
-use super::work::{Next, Round, Stream};
+use super::work::{Round, Stream};
 use crate::gpu_time::{Held, Hold};
 use crate::policy::pace::{self, InFlight};
 use crate::submit::stats::add;

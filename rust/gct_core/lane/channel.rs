@@ -4,14 +4,14 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
-use super::pieces;
+use super::next::Next;
 use super::real::Real;
 use super::ring::RealRing;
 use super::split::ADDED_WORDS;
 use super::tenant::TenantRing;
 use super::whole;
 use super::words::{Control, Rings, Side, Storage, Words};
-use super::work::{Next, Round, Stream};
+use super::work::{Round, Stream};
 use crate::gpu_time::{Held, Hold};
 use crate::policy::pace::InFlight;
 use crate::submit::gpfifo::{Entry, Segment};
@@ -371,7 +371,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         round: &mut Round<'_, S, W>,
     ) -> bool {
         // CAST: widening.
-        let count = pieces::at_once(segment.words, round.work) as usize;
+        let count = round.work.at_once(segment.words) as usize;
         let Some(copies) = round.copies.as_deref_mut() else {
             return true;
         };
@@ -439,13 +439,13 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(Next::List(list)) = &mut self.waiting else {
             return false;
         };
-        let listed = governor.list_again(list, &mut self.stream, round);
+        let freed = governor.list_again(list, &mut self.stream, round);
         if governor.take_refused() {
             self.refuse(governor);
             return false;
         }
-        if listed.is_some() {
-            self.waiting = listed;
+        if let Some(entry) = freed {
+            self.waiting = Some(Next::plain(entry, Some(0)));
         }
         match &self.waiting {
             Some(Next::List(list)) => {

@@ -20,7 +20,7 @@ use super::in_flight::Submission;
 use super::segment::kernel;
 use super::whole::WholeSlots;
 use super::words::{Storage, Words};
-use super::work::{Next, Round, Stream};
+use super::work::{Round, Stream};
 use crate::policy::predict::Kernel;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::Step;
@@ -180,7 +180,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         segment: &Segment,
         found: usize,
         round: &mut Round<'_, S, W>,
-    ) -> Result<Option<Next<W::View>>, Reason> {
+    ) -> Result<Option<List>, Reason> {
         let mut visits = 0;
         let words = round.work.of(segment);
         let listed = self.unroll(stream, found, words, &mut visits);
@@ -188,33 +188,33 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let steps = match listed? {
             Listed::Unused => return Ok(None),
             Listed::Unknown => {
-                return Ok(Some(Next::List(List::Unknown(Unlisted {
+                return Ok(Some(List::Unknown(Unlisted {
                     segment: *segment,
                     found,
                     since: round.now,
                     looks: 0,
-                }))));
+                })));
             }
             Listed::Steps(steps) => steps,
         };
         let calls = stream.found.get_mut(..found).unwrap_or_default();
         detached::take_out(round.work.of(segment), calls)?;
-        Ok(Some(Next::List(List::Known(Replays {
+        Ok(Some(List::Known(Replays {
             segment: *segment,
             steps,
             next: 0,
             at: 0,
-        }))))
+        })))
     }
 
-    /// Lists the launches of a segment whose graph was not known. Returns `None` as long as it is
-    /// not, and refuses it in the end.
+    /// Lists the launches of a segment whose graph was not known, once it is, and refuses it in the
+    /// end. Returns its entry if the limit is gone.
     pub(super) fn list_again<W: Words>(
         &mut self,
         list: &mut List,
         stream: &mut Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
-    ) -> Option<Next<W::View>> {
+    ) -> Option<u64> {
         let List::Unknown(unlisted) = list else {
             return None;
         };
@@ -235,7 +235,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 Some(_) => self.list(stream, &segment, found, round),
                 None => Err(Reason::Unreadable),
             },
-            // The limit is gone.
             false if !self.limits().strict => Ok(None),
             false if unlisted.looks < UPLOAD_LOOKS || round.now - since < UPLOAD_WAIT => {
                 return None
@@ -243,16 +242,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             false => Err(Reason::NotHere),
         };
         match listed {
-            Ok(Some(next)) => {
+            Ok(Some(known)) => {
                 self.write_copy(&segment, round);
-                Some(next)
+                *list = known;
+                None
             }
-            Ok(None) => Some(Next::Whole {
-                entry: Entry::Segment(segment).encode(),
-                base: Some(0),
-                submission: None,
-                seal: None,
-            }),
+            Ok(None) => Some(Entry::Segment(segment).encode()),
             Err(reason) => {
                 self.counters.keep(reason);
                 self.refuse();

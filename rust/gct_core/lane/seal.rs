@@ -5,15 +5,18 @@
 
 use super::governor::{Governor, Peers};
 use super::replays::visited;
+use super::split::AtomRoom;
+use super::whole::LAUNCHES_MAX;
 use super::words::{Storage, Words};
 use super::work::{Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph;
 use crate::submit::launch::Kind;
-use crate::submit::mask;
+use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy;
+use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::whole;
-use crate::submit::stats::add;
+use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
 
@@ -91,6 +94,68 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Place::Copy { .. } => self.write_copy(&seal.segment, round),
         }
         patched
+    }
+
+    /// Has the masked launches of a segment run from slots, by words that replace those of its copy.
+    /// Returns its entry and the number of these launches, or `None` if the segment stays as it is,
+    /// as one that `is_replaced` does. The words of its copy are to be written then.
+    fn place<W: Words>(
+        &mut self,
+        seal: &Seal<W::View>,
+        found: &[QmdCall],
+        is_replaced: bool,
+        room: &mut AtomRoom<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<(u64, u32)> {
+        let acts = |mask: &&DisabledTpcs| mask.disabled() > 0 || mask.precedence().is_some();
+        let mask = self.mask.as_ref().filter(acts)?;
+        let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
+        // CAST: checked when the segment was read.
+        let words = round.work.words.get(..seal.segment.words as usize)?;
+        // If one has no mask of those that must, nothing of the segment is published.
+        let is_masked = |call: &QmdCall| {
+            let qmd = call.qmd(words).zip(call.version);
+            let is_applied = |(qmd, version)| mask::is_applied(qmd, version, mask);
+            seal.strict.is_some() || qmd.is_some_and(is_applied)
+        };
+        if is_replaced {
+            let masked = found
+                .iter()
+                .filter(|call| call.is_launch() && is_masked(call));
+            masked.for_each(|_| self.counters.keep(Reason::Replay));
+            return None;
+        }
+        // CAST: widening.
+        let most = LAUNCHES_MAX.min(slots.room()) as usize;
+        let qmds = room.slots(most);
+        // CAST: widening.
+        let added = found.len().min(LAUNCHES_MAX as usize);
+        let most = Wrapping(added) * Wrapping(whole::ADDED_WORDS) + Wrapping(words.len());
+        let (mut copies, mut to) = (Some(copies), None);
+        let push = |words: &[u32]| {
+            if let Some(copies) = copies.take() {
+                to = copies.replace(round.memory, most.0);
+            }
+            to.as_mut()?.push(words)
+        };
+        let at = |ahead| slots.slot(ahead);
+        let counters = &mut self.counters;
+        let placed = whole::place(words, found, is_masked, at, qmds, push, counters);
+        match (placed, to) {
+            (Some(count), Some(to))
+                if slots.take::<{ v04_00::WORDS }, _>(round.memory, qmds, count) =>
+            {
+                let copy = to.finish(&seal.segment);
+                Some((Entry::Segment(copy).encode(), count))
+            }
+            (placed, to) => {
+                add(&mut counters.sums.crowded, u64::from(placed != Some(0)));
+                if let Some(to) = to {
+                    to.cancel();
+                }
+                None
+            }
+        }
     }
 
     /// Writes the copy of a segment that waits for its release, before the workspace has others.

@@ -4,12 +4,12 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, Submission};
-use super::pieces;
+use super::next::Next;
 use super::seal::store;
 use super::sizing;
 use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
 use super::words::{Storage, Words};
-use super::work::{Next, Place, Replay, Round, Seal, Stream, Workspace};
+use super::work::{Place, Replay, Round, Seal, Stream, Workspace};
 use super::work::{SLOW_WORD, SLOW_WORDS_MAX};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::{Kernel, Path};
@@ -20,7 +20,7 @@ use crate::submit::occupancy;
 use crate::submit::rewrite::{detached, fills, whole};
 use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::{QmdCall, Source};
-use crate::units::{Blocks, Ns};
+use crate::units::{Blocks, Ns, Sat, Va};
 
 /// How many pairs of calls are compared in the time in which a word is read (inferred).
 const PAIRS: u32 = 2;
@@ -50,29 +50,22 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         entry: u64,
         round: &mut Round<'_, S, W>,
     ) -> Next<W::View> {
-        // Built where it is returned: it is large.
-        let whole = |entry, base| Next::Whole {
-            entry,
-            base,
-            submission: None,
-            seal: None,
-        };
         stream.acquire = None;
         let segment = match stream.fetch.decode(entry) {
             Entry::Segment(segment) => segment,
             // The lane sets the base of each entry by itself.
             Entry::Control(Control::ExtendedBase(_)) if round.copies.is_some() => {
-                return whole(Entry::Control(Control::Nop).encode(), None);
+                return Next::plain(Entry::Control(Control::Nop).encode(), None);
             }
-            Entry::Control(_) => return whole(entry, None),
+            Entry::Control(_) => return Next::plain(entry, None),
             Entry::Unknown(_) => {
                 self.counters.keep(Reason::Unreadable);
                 self.unread(stream);
-                return whole(entry, Some(stream.fetch.base()));
+                return Next::plain(entry, Some(stream.fetch.base()));
             }
         };
         let base = Some(stream.fetch.base());
-        let (read, segment) = match pieces::is_long(segment.words, round) {
+        let (read, segment) = match round.is_long(segment.words) {
             false => (self.read(&segment, round), segment),
             true => self.read_piece(&segment, stream, round),
         };
@@ -80,7 +73,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
             self.unread(stream);
-            return whole(entry, base);
+            return Next::plain(entry, base);
         };
         let segment = located.2;
         let next = self.decide(stream, located, round);
@@ -110,12 +103,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         (entry, base, segment, at): Located<W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Next<W::View> {
-        let as_it_is = || Next::Whole {
-            entry,
-            base,
-            submission: None,
-            seal: None,
-        };
+        let as_it_is = || Next::plain(entry, base);
         let strict = self.limits().strict && round.copies.is_some();
         let unseen = self.counters.unseen();
         let words = round.work.of(&segment);
@@ -134,14 +122,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
         if scan.found == 0 {
             let transfers = self.transfers((entry, base, segment), stream, round);
-            return transfers.unwrap_or_else(as_it_is);
+            return transfers.map_or_else(as_it_is, Next::Transfers);
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
         let graphs = self.learn_graphs(words, found);
         if strict && graphs.replayed || self.knows_nodes && (strict || self.silences) {
             match self.list(stream, &segment, scan.found, round) {
                 Ok(None) => {}
-                Ok(Some(listed)) => return listed,
+                Ok(Some(list)) => return Next::List(list),
                 Err(reason) => {
                     self.counters.keep(reason);
                     self.refuse();
@@ -314,6 +302,37 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.counters.keep(Reason::Unreadable);
         }
         at
+    }
+
+    /// Reads the first piece of a long segment. Returns it with where it was read. If it cannot be
+    /// read, all of the segment is the piece.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_piece<W: Words>(
+        &mut self,
+        segment: &Segment,
+        stream: &mut Stream<S, W::View>,
+        round: &mut Round<'_, S, W>,
+    ) -> (Option<W::View>, Segment) {
+        let window = Segment {
+            words: round.work.at_once(segment.words),
+            ..*segment
+        };
+        let Some(at) = self.read(&window, round) else {
+            return (None, *segment);
+        };
+        // CAST: checked when it was read.
+        let words = round.work.words.get(..window.words as usize);
+        let piece = stream
+            .tracker
+            .piece(words.unwrap_or_default(), stream.found.len());
+        stream.rest = (!piece.ends).then(|| Segment {
+            va: (Va(segment.va) + 4 * u64::from(piece.words)).get(),
+            words: (Sat(segment.words) - Sat(piece.words)).0,
+            ..*segment
+        });
+        let words = piece.words;
+        (Some(at), Segment { words, ..window })
     }
 
     /// Returns whether the fills of a segment of `count` words are written out.

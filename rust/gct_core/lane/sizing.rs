@@ -13,8 +13,8 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{Allotment, End, Submission};
+use super::next::Next;
 use super::words::Storage;
-use super::work::Next;
 use crate::mask::TpcMask;
 use crate::policy::pace::InFlight;
 use crate::policy::predict::Kernel;

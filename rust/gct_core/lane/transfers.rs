@@ -25,7 +25,7 @@ use super::in_flight::{Fence, Reach, Submission};
 use super::scratch::Frame;
 use super::split::ATOMS_MAX;
 use super::words::{Storage, Words};
-use super::work::{Next, Round, Stream};
+use super::work::{Round, Stream};
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::join::{DoneWords, DONE_WORD};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
@@ -236,7 +236,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         (entry, base, segment): (u64, Option<u32>, Segment),
         stream: &Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
-    ) -> Option<Next<W::View>> {
+    ) -> Option<Transfers<W::View>> {
         let bytes = stream.tracker.transfer_bytes();
         if bytes == 0 || !self.tracks_ends() {
             return None;
@@ -249,7 +249,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         } else {
             None
         };
-        Some(Next::Transfers(Transfers {
+        Some(Transfers {
             entry,
             base,
             submission: fence.map(|fence| Submission {
@@ -258,7 +258,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 ..Submission::opaque(fence)
             }),
             cut,
-        }))
+        })
     }
 
     /// Takes a frame for the pieces of a segment's copies, if they can be cut.

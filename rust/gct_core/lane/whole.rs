@@ -13,18 +13,10 @@
 //! node are the words that schedule it, which are the same in each use of the slot but for what
 //! its tenant sees of them.
 
-use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, Reach};
-use super::split::AtomRoom;
-use super::words::{Storage, Words};
-use super::work::{Round, Seal};
-use crate::submit::gpfifo::Entry;
+use super::words::Words;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
-use crate::submit::mask::{self, DisabledTpcs};
-use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::whole::{self, Slot};
-use crate::submit::stats::{add, Reason};
-use crate::submit::tracker::QmdCall;
 use core::num::Wrapping;
 
 /// The most launches of one segment that run from slots. The uploads of more are not remembered.
@@ -102,7 +94,7 @@ impl<V: Copy + 'static> WholeSlots<V> {
     }
 
     /// Returns how many slots are free.
-    fn room(&self) -> u32 {
+    pub(super) fn room(&self) -> u32 {
         (Wrapping(self.count) - (self.taken - self.freed)).0
     }
 
@@ -169,69 +161,5 @@ impl<V: Copy + 'static> WholeSlots<V> {
         // Make the word less than what the launch will write.
         memory.store(&self.done, at, (number - Wrapping(1)).0);
         memory.write(&self.view, (Wrapping(at) * Wrapping(SLOT_WORDS)).0, qmd)
-    }
-}
-
-impl<S: Storage, P: Peers> Governor<S, P> {
-    /// Has the masked launches of a segment run from slots, by words that replace those of its copy.
-    /// Returns its entry and the number of these launches, or `None` if the segment stays as it is,
-    /// as one that `is_replaced` does. The words of its copy are to be written then.
-    pub(super) fn place<W: Words>(
-        &mut self,
-        seal: &Seal<W::View>,
-        found: &[QmdCall],
-        is_replaced: bool,
-        room: &mut AtomRoom<S>,
-        round: &mut Round<'_, S, W>,
-    ) -> Option<(u64, u32)> {
-        let acts = |mask: &&DisabledTpcs| mask.disabled() > 0 || mask.precedence().is_some();
-        let mask = self.mask.as_ref().filter(acts)?;
-        let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
-        // CAST: checked when the segment was read.
-        let words = round.work.words.get(..seal.segment.words as usize)?;
-        // If one has no mask of those that must, nothing of the segment is published.
-        let is_masked = |call: &QmdCall| {
-            let qmd = call.qmd(words).zip(call.version);
-            let is_applied = |(qmd, version)| mask::is_applied(qmd, version, mask);
-            seal.strict.is_some() || qmd.is_some_and(is_applied)
-        };
-        if is_replaced {
-            let masked = found
-                .iter()
-                .filter(|call| call.is_launch() && is_masked(call));
-            masked.for_each(|_| self.counters.keep(Reason::Replay));
-            return None;
-        }
-        // CAST: widening.
-        let most = LAUNCHES_MAX.min(slots.room()) as usize;
-        let qmds = room.slots(most);
-        // CAST: widening.
-        let added = found.len().min(LAUNCHES_MAX as usize);
-        let most = Wrapping(added) * Wrapping(whole::ADDED_WORDS) + Wrapping(words.len());
-        let (mut copies, mut to) = (Some(copies), None);
-        let push = |words: &[u32]| {
-            if let Some(copies) = copies.take() {
-                to = copies.replace(round.memory, most.0);
-            }
-            to.as_mut()?.push(words)
-        };
-        let at = |ahead| slots.slot(ahead);
-        let counters = &mut self.counters;
-        let placed = whole::place(words, found, is_masked, at, qmds, push, counters);
-        match (placed, to) {
-            (Some(count), Some(to))
-                if slots.take::<{ v04_00::WORDS }, _>(round.memory, qmds, count) =>
-            {
-                let copy = to.finish(&seal.segment);
-                Some((Entry::Segment(copy).encode(), count))
-            }
-            (placed, to) => {
-                add(&mut counters.sums.crowded, u64::from(placed != Some(0)));
-                if let Some(to) = to {
-                    to.cancel();
-                }
-                None
-            }
-        }
     }
 }

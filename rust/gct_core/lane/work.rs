@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Holds what is needed while entries are processed: buffers, the state of one command stream, and
-//! the result for one entry.
+//! Holds what is needed while entries are processed: buffers, and the state of one command stream.
 
-use super::acquire::Acquire;
 use super::copies::Copies;
-use super::in_flight::{Fence, Submission};
-use super::replays::List;
+use super::in_flight::Fence;
 use super::scratch::Scratch;
-use super::split::{AtomRoom, Atoms};
-use super::transfers::Transfers;
+use super::split::AtomRoom;
 use super::whole::WholeSlots;
 use super::words::{Storage, Words};
 use crate::policy::predict::Path;
@@ -76,6 +72,16 @@ impl<S: Storage> Workspace<S> {
         let words = self.words.get_mut(..segment.words as usize);
         words.unwrap_or_default()
     }
+
+    /// Returns how many of a segment's words are read at once.
+    #[inline]
+    pub(super) fn at_once(&self, words: u32) -> u32 {
+        match self.words.len() {
+            // CAST: widening, then less than `words`.
+            longest if words as usize > longest => (longest >> 1) as u32,
+            _ => words,
+        }
+    }
 }
 
 /// What the backend brings to one round of publishing of a lane.
@@ -100,6 +106,16 @@ pub struct Round<'a, S: Storage, W: Words> {
     pub now: Ns,
 }
 
+impl<S: Storage, W: Words> Round<'_, S, W> {
+    /// Returns whether a segment of `words` words is read in pieces. It is not in a lane without
+    /// copies, whose GPU executes the tenant's words.
+    #[inline]
+    pub(super) fn is_long(&self, words: u32) -> bool {
+        // CAST: widening.
+        words as usize > self.work.words.len() && self.copies.is_some()
+    }
+}
+
 /// The state of one channel's command stream.
 pub struct Stream<S: Storage, V> {
     pub(super) fetch: Fetch,
@@ -122,6 +138,12 @@ pub struct Stream<S: Storage, V> {
     pub(super) acquire: Option<Acquire<V>>,
     /// What is left of a long segment, of which a piece was processed.
     pub(super) rest: Option<Segment>,
+}
+
+/// What a segment waits for, and since when.
+pub(super) struct Acquire<V> {
+    pub(super) word: Fence<V>,
+    pub(super) since: Ns,
 }
 
 /// What shows the end of a replay, beside the condition of its submission.
@@ -174,49 +196,6 @@ impl<S: Storage, V> Stream<S, V> {
             number,
             ..self
         }
-    }
-}
-
-/// The outcome of processing one entry of the tenant.
-#[derive(Debug)]
-pub enum Next<V> {
-    /// One entry, with its submission if its end can be observed.
-    Whole {
-        /// The tenant's entry, or that of its copy.
-        entry: u64,
-        /// Bits 56:40 of the addresses of its segment, if it has one.
-        base: Option<u32>,
-        /// The submission that it is.
-        submission: Option<Submission<V>>,
-        /// The work left for the moment of release; `None` if there is none.
-        seal: Option<Seal<V>>,
-    },
-    /// A launch that is split into atoms.
-    Atoms(Atoms<V>),
-    /// Copies without a launch.
-    Transfers(Transfers<V>),
-    /// A segment with CUDA graphs, whose launches are listed.
-    List(List),
-}
-
-impl<V: Copy> Next<V> {
-    /// Returns whether it need not wait for the end of other atoms of its launch, or for a slot.
-    pub(super) fn is_ready(&mut self, memory: &impl Words<View = V>) -> bool
-    where
-        V: 'static,
-    {
-        match self {
-            Self::Whole { .. } => true,
-            // Its lane prepares it.
-            Self::List(_) => false,
-            Self::Atoms(atoms) => atoms.is_ready(memory),
-            Self::Transfers(transfers) => transfers.is_ready(memory),
-        }
-    }
-
-    /// Returns whether it replays a graph.
-    pub(super) fn replays(&self) -> bool {
-        matches!(self, Self::Whole { seal: Some(seal), .. } if seal.replays)
     }
 }
 
