@@ -6,6 +6,7 @@ use super::decide::{Kind, Piece};
 use super::governor::{Governor, Peers};
 use super::in_flight::{InFlightQueue, Submission};
 use super::next::Next;
+use super::sizing;
 use super::words::{Storage, Words};
 use super::work::{Round, Stream};
 use crate::gpu_time::{Held, Hold};
@@ -88,6 +89,46 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 
+    /// Narrows the next release to the TPCs that its size needs. `flight` is the work in flight of
+    /// its lane, which runs before it. All nodes of a replay have the place of the granted TPCs.
+    pub(super) fn fit_size<V>(&mut self, next: &Next<V>, flight: &InFlight, now: Ns) {
+        self.sizing.clear();
+        if !self.sizes() {
+            return;
+        }
+        let Next::Whole {
+            submission: Some(submission),
+            seal: Some(seal),
+            ..
+        } = next
+        else {
+            return;
+        };
+        if !seal.sizable {
+            return;
+        }
+        let most = self.granted_count;
+        let observed = self.me.shares.is_alone_with(flight);
+        let bounds = (most, self.me.limits.slip);
+        let size = self.sizing.fit(submission, seal, bounds, observed);
+        let granted = (self.granted, self.own, self.precedence);
+        if seal.replays {
+            self.sizing.update_widths(&self.gpu, granted, self.mask);
+        }
+        if size < most {
+            let chosen = sizing::choose(&self.gpu, &granted, size);
+            if !seal.replays {
+                self.precedence = self.place_of(&chosen, now);
+            }
+            self.use_mask(chosen);
+        }
+    }
+
+    /// Records which TPCs the present release has. `bound` says whether its mask could be written.
+    pub(super) fn record_tide(&mut self, bound: bool) {
+        self.sizing.record_tide(&self.gpu, &self.granted, bound);
+    }
+
     /// Returns whether a replay waits for the work in flight of its lane. A replay of the same graph
     /// may be reading the masks that this one changes.
     fn drains<V>(
@@ -138,7 +179,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     let bound = self.counters.kept_total() == kept;
                     self.record_tide(bound);
                     if let Some(submission) = submission.as_mut() {
-                        self.released(submission, bound);
+                        self.sizing.released(submission, bound, &mut self.counters);
                     }
                 }
                 if let Some(submission) = submission.as_mut().filter(|it| it.kernel.is_graph()) {

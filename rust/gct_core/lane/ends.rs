@@ -50,7 +50,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Learns the duration of a submission that has ended, and counts whether it was predicted.
     pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
         self.me.shares.record_end(end.at);
-        self.learn_size(submission, end, now);
+        let gpu_count = self.me.gpu_count;
+        let saved = self.sizing.learn(submission, end, gpu_count, now);
+        add(&mut self.counters.sums.slip_saved, saved.get());
         if self.measures_clock() {
             if let Some(measured) = &mut self.measured {
                 measured.learn(submission, end, now);

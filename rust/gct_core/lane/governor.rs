@@ -6,7 +6,7 @@ use super::clock::Measured;
 use super::decide::{self, Me, Others, Piece, Release};
 use super::limits::LaunchLimits;
 use super::nodes::Nodes;
-use super::sizing::Sizing;
+use super::sizing::{self, Sizing};
 use super::words::Storage;
 use crate::gpu_time::{GpuTime, Held, Hold};
 use crate::mask::TpcMask;
@@ -21,6 +21,7 @@ use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
 use crate::policy::tpc::{self, Rank};
 use crate::submit::graph::Slot;
+use crate::submit::join::Qmd;
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::precedence::Precedence;
 use crate::submit::stats::{add, Counters};
@@ -92,12 +93,12 @@ pub struct Governor<S: Storage, P> {
     /// The neighbours, if the backend knows them.
     pub(super) peers: Option<P>,
     /// The GPU's TPCs.
-    gpu: Topology,
+    pub(super) gpu: Topology,
     /// The TPCs that are reserved for the tenant, as seen last.
     pub(super) own: TpcMask,
     /// TPCs granted to the next release, their number, and the same set as a QMD mask.
-    granted: TpcMask,
-    granted_count: u32,
+    pub(super) granted: TpcMask,
+    pub(super) granted_count: u32,
     pub(super) mask: Option<DisabledTpcs>,
     /// The place of the next release among those of the neighbours.
     pub(super) precedence: Option<Precedence>,
@@ -203,6 +204,46 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.measured.as_ref().map_or(Sums::ZERO, Measured::sums)
     }
 
+    /// Takes room for the words of graph nodes, without which a limit that is strict refuses CUDA
+    /// graphs. `grows` says that the backend adds room while some [`is lacking`](Self::lacks_nodes).
+    pub fn keep_descriptors(&mut self, descriptors: S::Table<Qmd>, key: u64, grows: bool) {
+        self.nodes.keep(descriptors, key, grows);
+    }
+
+    /// Returns whether segments that may have so many further nodes wait for the backend to add room.
+    #[inline]
+    pub fn lacks_nodes(&self, count: usize) -> bool {
+        self.nodes.lacks(count)
+    }
+
+    /// Has `grow` add room for nodes and their words. If it returns false there is no more.
+    pub fn grow_nodes(
+        &mut self,
+        grow: impl FnOnce(&mut S::Table<Slot>, &mut S::Table<Qmd>) -> bool,
+    ) {
+        self.nodes.grow(grow);
+    }
+
+    /// Returns whether launches get sizes, so that their ends must be seen as soon as they come.
+    pub fn sizes(&self) -> bool {
+        self.me.limits.slip > Percent(0)
+    }
+
+    /// Returns how soon the backend must look at the work in flight for its time to count. `None` if
+    /// no time is measured.
+    pub fn next_look(&self, now: Ns) -> Option<Ns> {
+        let measured = self.sizes() && self.is_busy(now) && !self.me.shares.holds_all();
+        measured.then(|| (now - self.me.moved) / sizing::LOOKS)
+    }
+
+    /// Returns the TPCs that none of the last releases had.
+    pub fn ebb(&self) -> TpcMask {
+        match self.sizes() {
+            true => self.sizing.ebb(),
+            false => TpcMask::EMPTY,
+        }
+    }
+
     /// Returns the core's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -240,11 +281,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns the GPU's TPCs.
     pub fn gpu(&self) -> &Topology {
         &self.gpu
-    }
-
-    /// Returns how many TPCs the GPU has.
-    pub(super) fn gpu_count(&self) -> u32 {
-        self.me.gpu_count
     }
 
     /// Keeps launches to `list`; `None` removes the mask.
@@ -394,7 +430,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     }
 
     /// Returns whether work was pending at the last [`end`](Self::end) that moves.
-    pub(super) fn is_busy(&self, now: Ns) -> bool {
+    fn is_busy(&self, now: Ns) -> bool {
         let stopped =
             self.me.limits.frozen || self.me.shares.is_over() || self.me.shares.is_kept_off();
         self.pending && !stopped && patience::moves(now - self.me.moved)
@@ -523,16 +559,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn tpcs_for(&self, resident: u32) -> u64 {
         let more = Some(resident).filter(|resident| *resident <= self.dependable);
         self.tpcs().max(u64::from(more.unwrap_or(0)))
-    }
-
-    /// Returns the TPCs granted to the next release.
-    pub(super) fn granted(&self) -> &TpcMask {
-        &self.granted
-    }
-
-    /// Returns their number.
-    pub(super) fn granted_count(&self) -> u32 {
-        self.granted_count
     }
 
     /// Returns how many TPCs a launch would run on now.

@@ -8,7 +8,6 @@
 //!            is no more: then nodes that were used long ago go
 //! ```
 
-use super::governor::{Governor, Peers};
 use super::words::Storage;
 use crate::submit::graph::{Index, Memory, Slot, Table};
 use crate::submit::join::Qmd;
@@ -37,35 +36,30 @@ impl<S: Storage> Nodes<S> {
         let memory = Memory::new(&mut self.slots, &mut self.index);
         memory.keeping(self.descriptors.as_mut())
     }
-}
 
-impl<S: Storage, P: Peers> Governor<S, P> {
-    /// Takes room for the words of graph nodes: as many slots as for nodes, or fewer to list fewer.
-    /// Without it a limit that is strict refuses CUDA graphs. `key` is a secret number. `grows`
-    /// says that the backend adds room while some [`is lacking`](Self::lacks_nodes).
-    pub fn keep_descriptors(&mut self, descriptors: S::Table<Qmd>, key: u64, grows: bool) {
-        self.nodes.descriptors = Some(descriptors);
-        self.nodes.index = Index::new(key);
-        self.nodes.grows = grows;
+    /// Takes room for the words of nodes: as many slots as for nodes, or fewer to list fewer. `key`
+    /// is a secret number. `grows` says that the backend adds room.
+    pub(super) fn keep(&mut self, descriptors: S::Table<Qmd>, key: u64, grows: bool) {
+        self.descriptors = Some(descriptors);
+        self.index = Index::new(key);
+        self.grows = grows;
     }
 
     /// Returns whether there may be room for so many further nodes once the backend adds some.
-    /// Segments that may have as many wait for that.
     #[inline]
-    pub fn lacks_nodes(&self, count: usize) -> bool {
-        let nodes = &self.nodes;
-        let free = || nodes.slots.count().saturating_sub(nodes.index.nodes());
-        nodes.grows && free() < count
+    pub(super) fn lacks(&self, count: usize) -> bool {
+        let free = || self.slots.count().saturating_sub(self.index.nodes());
+        self.grows && free() < count
     }
 
     /// Has `grow` add empty slots for nodes, and as many for their words. If it returns false there
     /// is no more room.
-    pub fn grow_nodes(
+    pub(super) fn grow(
         &mut self,
         grow: impl FnOnce(&mut S::Table<Slot>, &mut S::Table<Qmd>) -> bool,
     ) {
-        let slots = &mut self.nodes.slots;
-        let descriptors = self.nodes.descriptors.as_mut();
-        self.nodes.grows = descriptors.is_some_and(|descriptors| grow(slots, descriptors));
+        let slots = &mut self.slots;
+        let descriptors = self.descriptors.as_mut();
+        self.grows = descriptors.is_some_and(|descriptors| grow(slots, descriptors));
     }
 }

@@ -330,7 +330,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let launch = Launch::read(qmd, Version::V04_00)?;
         let kernel = kernel(&launch);
         let predicted = self.predict((&kernel, stream.path), self.tpcs());
-        let resident = Some(resident).filter(|resident| *resident <= self.gpu_count());
+        let resident = Some(resident).filter(|resident| *resident <= self.me.gpu_count);
         Some(Upcoming {
             kernel,
             blocks: launch.blocks(),

@@ -177,7 +177,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     #[inline(never)]
     pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S, V>) -> bool {
         let found = stream.found.get(..seal.found).unwrap_or_default();
-        let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
+        let masks = self.sizing.masks(self.mask.as_ref(), &self.granted);
         let mut graphs = self.nodes.memory();
         graphs.hold_others(found, masks)
     }
@@ -267,7 +267,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let out = output.get_mut(..most).unwrap_or_default();
         // CAST: checked when the segment was read.
         let words = words.get(..segment.words as usize)?;
-        let masks = self.sizing.masks(self.mask.as_ref(), self.granted());
+        let masks = self.sizing.masks(self.mask.as_ref(), &self.granted);
         let mut graphs = self.nodes.memory();
         let patched = graphs.patch_replays(words, found, masks, out, &mut self.counters);
         visited(patched.visits, &mut round.words);
@@ -304,7 +304,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return true;
         };
         let mut all = true;
-        let may_narrow = resident > self.granted_count();
+        let may_narrow = resident > self.granted_count;
         for call in found.iter().filter(|call| call.is_launch()) {
             // A launch without a grid has nothing to mask.
             let version = call.version.filter(|_| call.kind() != Some(Kind::Null));
@@ -322,7 +322,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns how many TPCs hold all blocks of each launch at once; 0 if no number does.
     pub(super) fn resident(&self, found: &[QmdCall], words: &[u32]) -> u32 {
-        let most = self.gpu_count();
+        let most = self.me.gpu_count;
         let of = |call: &QmdCall| {
             let qmd = call.qmd(words).zip(call.version);
             qmd.map_or(0, |(qmd, version)| occupancy::resident(qmd, version, most))
@@ -336,7 +336,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
             return false;
         };
-        let (granted, whole) = (self.granted_count(), self.gpu_count());
+        let (granted, whole) = (self.granted_count, self.me.gpu_count);
         // CAST: a mask has 256 TPCs at most.
         occupancy::is_narrowed(qmd, version, granted as u16, whole as u16)
     }

@@ -511,7 +511,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             wave: Blocks(u64::from(submission.kernel.per_tpc)) * tpcs,
             predicted: Some(submission.predicted).filter(|time| *time > Ns(0)),
         };
-        let whole = match (last.resident, self.gpu_count()) {
+        let whole = match (last.resident, self.me.gpu_count) {
             (None, _) => work.wave,
             (Some(_), 0) => work.blocks,
             (Some(each), tpcs) => Blocks(u64::from(each)) * u64::from(tpcs),

@@ -11,12 +11,10 @@
 //! the same TPCs had work in flight meanwhile, and its beginning and end were seen well enough. The
 //! time of a replay whose masks were written with it does not count.
 
-use super::governor::{Governor, Peers};
 use super::in_flight::{Allotment, End, Submission};
-use super::next::Next;
 use super::words::Storage;
+use super::work::Seal;
 use crate::mask::TpcMask;
-use crate::policy::pace::InFlight;
 use crate::policy::predict::Kernel;
 use crate::policy::scale::{self, Bounds, Law, Laws, Observation, Size, Verdict};
 use crate::policy::tide::Tide;
@@ -25,7 +23,7 @@ use crate::submit::graph::{Masks, Patched, Width};
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::occupancy;
 use crate::submit::precedence::Precedence;
-use crate::submit::stats::add;
+use crate::submit::stats::{add, Counters};
 use crate::submit::tracker::QmdCall;
 use crate::topology::Topology;
 use crate::units::{div_ceil, Ns, Percent};
@@ -36,25 +34,23 @@ const ERROR: u64 = 8;
 
 /// Looks during a piece. Two of them at each end are then an [`ERROR`] of its time, and as much is
 /// left for looks that come late.
-const LOOKS: u64 = 4 * ERROR;
+pub(super) const LOOKS: u64 = 4 * ERROR;
 
 /// Widths of nodes that need more TPCs than the size of their graph, or cannot use as many.
 const WIDTHS: usize = 8;
 
+/// The TPCs that were granted, the tenant's own, and the place of a release on them.
+pub(super) type Granted = (TpcMask, TpcMask, Option<Precedence>);
+
 /// The widths of nodes: parts of the granted TPCs, of the same size.
 #[derive(Default)]
 struct Widths {
-    /// The TPCs that were granted, and the tenant's own.
-    of: (TpcMask, TpcMask, Option<Precedence>),
+    of: Granted,
     widths: [Width; WIDTHS],
 }
 
 /// Returns `count` of the TPCs `granted` to a tenant, its `own` ones first.
-fn choose(
-    gpu: &Topology,
-    (granted, own, _): &(TpcMask, TpcMask, Option<Precedence>),
-    count: u32,
-) -> TpcMask {
+pub(super) fn choose(gpu: &Topology, (granted, own, _): &Granted, count: u32) -> TpcMask {
     let first = gpu.spread(&granted.and(own), count);
     let more = count.saturating_sub(first.count());
     first.or(&gpu.spread_beside(&first, &granted.without(own), more))
@@ -139,63 +135,40 @@ pub(super) fn fit_anywhere(found: &[QmdCall], words: &[u32]) -> bool {
     })
 }
 
-impl<S: Storage, P: Peers> Governor<S, P> {
-    /// Returns whether launches get sizes, so that their ends must be seen as soon as they come.
-    pub fn sizes(&self) -> bool {
-        self.me.limits.slip > Percent(0)
-    }
-
-    /// Returns how soon the backend must look at the work in flight for its time to count. `None` if
-    /// no time is measured.
-    pub fn next_look(&self, now: Ns) -> Option<Ns> {
-        let measured = self.sizes() && self.is_busy(now) && !self.me.shares.holds_all();
-        measured.then(|| (now - self.me.moved) / LOOKS)
-    }
-
+impl<S: Storage> Sizing<S> {
     /// Returns the TPCs that none of the last releases had.
-    pub fn ebb(&self) -> TpcMask {
-        match self.sizes() {
-            true => self.sizing.tide.ebb(),
-            false => TpcMask::EMPTY,
-        }
+    pub(super) fn ebb(&self) -> TpcMask {
+        self.tide.ebb()
     }
 
-    /// Records which TPCs the present release has. `bound` says whether its mask could be written.
-    pub(super) fn record_tide(&mut self, bound: bool) {
-        let sizing = &self.sizing;
-        let had = match (&sizing.next, sizing.patched.widest) {
+    /// Records which of the TPCs `granted` the present release has. `bound` says whether its mask
+    /// could be written.
+    pub(super) fn record_tide(&mut self, gpu: &Topology, granted: &TpcMask, bound: bool) {
+        let had = match (&self.next, self.patched.widest) {
             _ if !bound => TpcMask::FULL,
             // A replay without known nodes may use any TPC.
             (Some((kernel, _)), 0) if kernel.is_graph() => TpcMask::FULL,
-            (Some((_, size)), widest) if widest > size.tpcs => {
-                choose(self.gpu(), &sizing.widths.of, widest)
-            }
-            (Some(_), _) => *self.granted(),
+            (Some((_, size)), widest) if widest > size.tpcs => choose(gpu, &self.widths.of, widest),
+            (Some(_), _) => *granted,
             (None, _) => TpcMask::FULL,
         };
-        self.sizing.tide = sizing.tide.after(&had);
+        self.tide = self.tide.after(&had);
     }
 
-    /// Narrows the next release to the TPCs that its size needs. `flight` is the work in flight of
-    /// its lane, which runs before it. All nodes of a replay have the place of the granted TPCs.
-    pub(super) fn fit_size<V>(&mut self, next: &Next<V>, flight: &InFlight, now: Ns) {
-        self.sizing.next = None;
-        let slip = self.me.limits.slip;
-        if !self.sizes() {
-            return;
-        }
-        let Next::Whole {
-            submission: Some(submission),
-            seal: Some(seal),
-            ..
-        } = next
-        else {
-            return;
-        };
-        if !seal.sizable {
-            return;
-        }
-        let most = self.granted_count();
+    /// Has the next release no size.
+    pub(super) fn clear(&mut self) {
+        self.next = None;
+    }
+
+    /// Returns the size of the next release, which has a `seal`. `observed` says whether its time will
+    /// tell of it.
+    pub(super) fn fit<V>(
+        &mut self,
+        submission: &Submission<V>,
+        seal: &Seal<V>,
+        (most, slip): (u32, Percent),
+        observed: bool,
+    ) -> u32 {
         // More TPCs than blocks have nothing to do.
         let blocks = match submission.blocks {
             0 => most,
@@ -208,32 +181,25 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             },
             most: blocks,
         };
-        let observed = self.me.shares.is_alone_with(flight);
         let kernel = submission.kernel;
-        let size = scale::size(&self.sizing.laws, &kernel, bounds, slip, observed);
-        self.sizing.next = Some((kernel, size));
-        self.sizing.patched = Patched::default();
-        self.sizing.most = most;
-        if seal.replays {
-            self.update_widths();
-        }
-        if size.tpcs < most {
-            let granted = (*self.granted(), self.own, self.precedence);
-            let chosen = choose(self.gpu(), &granted, size.tpcs);
-            if !seal.replays {
-                self.precedence = self.place_of(&chosen, now);
-            }
-            self.use_mask(chosen);
-        }
+        let size = scale::size(&self.laws, &kernel, bounds, slip, observed);
+        self.next = Some((kernel, size));
+        self.patched = Patched::default();
+        self.most = most;
+        size.tpcs
     }
 
-    /// Makes the widths those of the granted TPCs.
-    fn update_widths(&mut self) {
-        let of = (*self.granted(), self.own, self.precedence);
-        if self.sizing.widths.of == of {
+    /// Makes the widths those of the granted TPCs, of which all are `mask`.
+    pub(super) fn update_widths(
+        &mut self,
+        gpu: &Topology,
+        of: Granted,
+        mask: Option<DisabledTpcs>,
+    ) {
+        if self.widths.of == of {
             return;
         }
-        let most = u64::from(self.granted_count());
+        let most = u64::from(self.most);
         let mut widths = Widths {
             of,
             ..Widths::default()
@@ -241,37 +207,40 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         for (width, part) in widths.widths.iter_mut().zip(1u64..) {
             let tpcs = div_ceil(most.saturating_mul(part), WIDTHS as u64);
             // CAST: at most `most`.
-            let chosen = choose(self.gpu(), &of, tpcs as u32);
+            let chosen = choose(gpu, &of, tpcs as u32);
             let mask = match tpcs < most {
-                true => DisabledTpcs::outside(self.gpu(), &chosen)
+                true => DisabledTpcs::outside(gpu, &chosen)
                     .ok()
-                    .map(|mask| mask.with_precedence(self.precedence)),
-                false => self.mask,
+                    .map(|mask| mask.with_precedence(of.2)),
+                false => mask,
             };
             *width = Width {
                 tpcs: chosen.count(),
                 mask,
             };
         }
-        self.sizing.widths = widths;
+        self.widths = widths;
     }
 
     /// Records that the piece with the present size was released. `bound` says whether its mask
     /// could be written.
-    pub(super) fn released<V>(&mut self, submission: &mut Submission<V>, bound: bool) {
-        let patched = self.sizing.patched;
-        let Some((kernel, size)) = self.sizing.next.take() else {
+    pub(super) fn released<V>(
+        &mut self,
+        submission: &mut Submission<V>,
+        bound: bool,
+        counters: &mut Counters,
+    ) {
+        let patched = self.patched;
+        let Some((kernel, size)) = self.next.take() else {
             return;
         };
-        Laws::new(&mut self.sizing.laws, &mut self.sizing.uses).launch(&kernel, &size);
+        Laws::new(&mut self.laws, &mut self.uses).launch(&kernel, &size);
         let refused = size.verdict == Verdict::Refused;
-        add(&mut self.counters.sums.slip_refused, u64::from(refused));
+        add(&mut counters.sums.slip_refused, u64::from(refused));
         if bound {
-            let most = self.sizing.most;
-            add(
-                &mut self.counters.sums.slip_narrowed,
-                u64::from(size.tpcs < most),
-            );
+            let most = self.most;
+            let is_narrowed = u64::from(size.tpcs < most);
+            add(&mut counters.sums.slip_narrowed, is_narrowed);
             submission.sized = Some(Allotment {
                 tpcs: size.tpcs,
                 most,
@@ -281,23 +250,28 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 
-    /// Learns from the time of a piece with a size.
-    pub(super) fn learn_size<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
+    /// Learns from the time of a piece with a size. Returns the time of the GPU's `gpu_count` TPCs
+    /// that this has saved.
+    pub(super) fn learn<V>(
+        &mut self,
+        submission: &Submission<V>,
+        end: &End,
+        gpu_count: u32,
+        now: Ns,
+    ) -> Ns {
         let Some(sized) = submission.sized else {
-            return;
+            return Ns(0);
         };
         let Allotment { tpcs, most, .. } = sized;
         let kernel = &submission.kernel;
-        let gpu_count = self.gpu_count();
-        let mut laws = Laws::new(&mut self.sizing.laws, &mut self.sizing.uses);
-        let whole = laws.time(kernel, most);
-        if let Some(whole) = whole.filter(|_| tpcs < most) {
+        let mut laws = Laws::new(&mut self.laws, &mut self.uses);
+        let whole = laws.time(kernel, most).filter(|_| tpcs < most);
+        let saved = whole.map_or(Ns(0), |whole| {
             let (before, after) = (whole * u64::from(most), end.time * submission.tpcs);
-            let saved = (before - after) / u64::from(gpu_count.max(1));
-            add(&mut self.counters.sums.slip_saved, saved.get());
-        }
+            (before - after) / u64::from(gpu_count.max(1))
+        });
         let began = now - end.time;
-        if submission.is_timed(end, ERROR) && began > self.sizing.disturbed {
+        if submission.is_timed(end, ERROR) && began > self.disturbed {
             let observation = Observation {
                 tpcs,
                 used: submission.tpcs,
@@ -305,13 +279,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             };
             laws.observe(kernel, observation);
         }
+        saved
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::governor::Nobody;
+    use crate::lane::governor::{Governor, Nobody};
     use crate::lane::limits::LaunchLimits;
     use crate::lane::testing::{self, Heap, View};
     use std::vec;
@@ -336,15 +311,9 @@ mod tests {
 
     /// Returns whether ends of launches that took 100 us teach their time.
     fn teaches(observed: bool, queued: bool, error: u64, disturbed: u64) -> bool {
-        let limits = LaunchLimits {
-            slip: Percent(10),
-            ..LaunchLimits::NONE
-        };
-        let laws = vec![None; 16];
-        let mut governor: Governor<Heap, Nobody> = Governor::new(limits, vec![], vec![], laws);
+        let mut sizing: Sizing<Heap> = Sizing::new(vec![None; 16]);
         let bounds = Bounds { least: 1, most: 8 };
-        let size = scale::size(&governor.sizing.laws, &KERNEL, bounds, limits.slip, false);
-        let sizing = &mut governor.sizing;
+        let size = scale::size(&sizing.laws, &KERNEL, bounds, Percent(10), false);
         Laws::new(&mut sizing.laws, &mut sizing.uses).launch(&KERNEL, &size);
         sizing.disturb(Ns(disturbed));
         let end = End {
@@ -354,8 +323,9 @@ mod tests {
             at: Ns(200_000),
             missed: false,
         };
-        (0..8).for_each(|_| governor.learn_size(&submission(observed), &end, Ns(200_000)));
-        let sizing = &mut governor.sizing;
+        for _ in 0..8 {
+            sizing.learn(&submission(observed), &end, 8, end.at);
+        }
         let laws = Laws::new(&mut sizing.laws, &mut sizing.uses);
         laws.time(&KERNEL, 8) == Some(end.time)
     }
@@ -368,8 +338,10 @@ mod tests {
         };
         let mut governor = Governor::new(limits, vec![], vec![], vec![]);
         governor.set_gpu(Topology::together(TpcMask::first(16)));
-        governor.update_widths();
         governor.sizing.most = 16;
+        let of = (governor.granted, governor.own, governor.precedence);
+        let (gpu, mask) = (&governor.gpu, governor.mask);
+        governor.sizing.update_widths(gpu, of, mask);
         let size = Size {
             tpcs,
             settled: tpcs,
@@ -417,7 +389,7 @@ mod tests {
     fn nodes_have_widths_below_all_tpcs_only() {
         for (tpcs, widths) in [(16, 0), (15, WIDTHS)] {
             let governor = replaying(tpcs);
-            let masks = governor.sizing.masks(None, governor.granted());
+            let masks = governor.sizing.masks(None, &governor.granted);
             assert_eq!((masks.tpcs, masks.others.len()), (tpcs, widths));
         }
         let widths = replaying(4).sizing.widths.widths.map(|width| width.tpcs);
