@@ -17,10 +17,9 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::Submission;
-use super::segment::kernel;
 use super::whole::WholeSlots;
 use super::words::{Storage, Words};
-use super::work::{Round, Stream};
+use super::work::{visited, Round, Stream};
 use crate::policy::predict::Kernel;
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph::Step;
@@ -37,9 +36,6 @@ use core::num::Wrapping;
 
 /// The most launches of one segment that are listed.
 pub const STEPS_MAX: usize = STEPS;
-
-/// How many words of a segment are read in the time in which a node is visited (inferred).
-const VISIT_WORDS: u32 = 16;
 
 /// A segment whose launches are listed.
 #[derive(Debug)]
@@ -154,13 +150,6 @@ impl List {
             Part::Step(_) => slots.is_some_and(|slots| slots.has_slot(memory)),
         }
     }
-}
-
-/// Has a turn that has `left` words pay for so many nodes that were looked at.
-pub(super) fn visited(nodes: usize, left: &mut u32) {
-    // CAST: some thousand.
-    let cost = VISIT_WORDS.saturating_mul(nodes as u32);
-    *left = left.saturating_sub(cost);
 }
 
 impl<S: Storage, P: Peers> Governor<S, P> {
@@ -328,7 +317,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     fn describe<V>(&self, stream: &Stream<S, V>, qmd: &Qmd, resident: u32) -> Option<Upcoming> {
         let launch = Launch::read(qmd, Version::V04_00)?;
-        let kernel = kernel(&launch);
+        let kernel = Kernel::of(&launch);
         let predicted = self.predict((&kernel, stream.path), self.tpcs());
         let resident = Some(resident).filter(|resident| *resident <= self.me.gpu_count);
         Some(Upcoming {

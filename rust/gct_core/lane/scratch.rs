@@ -9,11 +9,13 @@
 //! apart then.
 
 use super::in_flight::Fence;
-use super::split::ATOMS_MAX;
 use super::words::{Storage, Words};
 use crate::submit::join::{DoneWords, DONE_WORD};
 use crate::submit::limits::SLOT_WORDS;
 use core::num::Wrapping;
+
+/// The most atoms of one launch. They and their join must fit into a frame.
+pub const ATOMS_MAX: u32 = 216;
 
 /// The alignment of a QMD in bytes, and so of a frame.
 const QMD_ALIGN: u64 = 256;

@@ -4,11 +4,10 @@
 //! it replays.
 
 use super::governor::{Governor, Peers};
-use super::replays::visited;
 use super::split::AtomRoom;
 use super::whole::LAUNCHES_MAX;
 use super::words::{Storage, Words};
-use super::work::{Place, Round, Seal, Stream, Workspace};
+use super::work::{visited, Place, Round, Seal, Stream, Workspace};
 use crate::submit::gpfifo::{Entry, Segment};
 use crate::submit::graph;
 use crate::submit::launch::Kind;

@@ -15,7 +15,6 @@ use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph;
-use crate::submit::launch::Launch;
 use crate::submit::occupancy;
 use crate::submit::rewrite::{detached, fills, whole};
 use crate::submit::stats::{add, Reason};
@@ -411,7 +410,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let mut releases = launch.effects.releases.iter().flatten();
         let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
         let fence = Fence::at(round.memory, release.va, release.payload)?;
-        let kernel = kernel(&launch);
+        let kernel = Kernel::of(&launch);
         let tpcs = self.tpcs();
         let submission = Submission {
             fence,
@@ -557,16 +556,6 @@ fn compared(calls: usize, left: &mut u32) {
     // CAST: some thousand.
     let calls = calls as u32;
     *left = left.saturating_sub(calls.saturating_mul(calls) / PAIRS);
-}
-
-/// Returns the kernel that a launch runs, as durations are learnt of it.
-pub(super) fn kernel(launch: &Launch) -> Kernel {
-    Kernel {
-        program: launch.program,
-        grid: launch.grid_in_blocks(),
-        block: launch.block,
-        per_tpc: occupancy::per_tpc(launch),
-    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@
 
 use super::copies::Copies;
 use super::in_flight::{Fence, Reach, Submission};
+pub use super::scratch::ATOMS_MAX;
 use super::scratch::{Frame, Scratch};
 use super::words::{Storage, Words};
 use crate::policy::pace::Split;
@@ -37,9 +38,6 @@ use crate::submit::stats::{add, Counters};
 use crate::submit::tracker::QmdCall;
 use crate::units::{Ns, Sat, Va};
 use core::num::Wrapping;
-
-/// The most atoms of one launch. They and their join must fit into a frame.
-pub const ATOMS_MAX: u32 = 216;
 
 /// Words of one frame: the slots of the most atoms, and 4864 for a segment (19 KiB).
 pub const FRAME_WORDS: usize = 32 * 1024;

@@ -33,6 +33,9 @@ pub const SLOW_WORDS_MAX: usize = 1024;
 /// How many words of the host's memory are read in the time of one across the bus (inferred).
 pub const SLOW_WORD: u32 = 64;
 
+/// How many of them are read in the time in which a node of a graph is visited (inferred).
+const VISIT_WORDS: u32 = 16;
+
 const _: () = assert!(WORDS_MAX > 264 * LAUNCHES_MAX);
 
 /// The buffers in which segments are read and rewritten. One is enough for all lanes that one
@@ -114,6 +117,13 @@ impl<S: Storage, W: Words> Round<'_, S, W> {
         // CAST: widening.
         words as usize > self.work.words.len() && self.copies.is_some()
     }
+}
+
+/// Has a turn that has `left` words pay for so many nodes that were looked at.
+pub(super) fn visited(nodes: usize, left: &mut u32) {
+    // CAST: some thousand.
+    let cost = VISIT_WORDS.saturating_mul(nodes as u32);
+    *left = left.saturating_sub(cost);
 }
 
 /// The state of one channel's command stream.

@@ -48,6 +48,8 @@ mod place;
 pub use place::{Errors, Path};
 
 use crate::probe;
+use crate::submit::launch::Launch;
+use crate::submit::occupancy;
 use crate::units::{mul_div, volume, Blocks, Ns, Sat, TpcNs};
 use core::num::Wrapping;
 
@@ -65,6 +67,16 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Returns the kernel that a launch runs, as durations are learnt of it.
+    pub fn of(launch: &Launch) -> Self {
+        Self {
+            program: launch.program,
+            grid: launch.grid_in_blocks(),
+            block: launch.block,
+            per_tpc: occupancy::per_tpc(launch),
+        }
+    }
+
     /// Creates the identity of the replays of one graph, from a fingerprint of the nodes that its
     /// segment launches.
     pub const fn graph(nodes: u64) -> Self {
