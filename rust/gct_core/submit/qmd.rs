@@ -4,9 +4,9 @@
 //! compute work distributor.
 //!
 //! Each layout version is a module that states every field of NVIDIA's public class header as the
-//! header does, `high bit : low bit`. The trait [`Layout`] is what the rest of `submit` needs of a
-//! version; nothing outside this directory knows a bit number. `tests.rs` compares the tables with
-//! the headers.
+//! header does, `high bit : low bit`, or how they differ from those of an earlier version. The
+//! trait [`Layout`] is what the rest of `submit` needs of a version; nothing outside this directory
+//! knows a bit number. `tests.rs` compares the tables with the headers.
 
 pub mod v02_03;
 pub mod v02_04;
@@ -150,8 +150,30 @@ impl Field {
     }
 }
 
-/// Declares the fields of a layout version as constants, and `FIELDS`, all of them in order.
+/// Fields that a version has of an earlier one: those that begin below a bit, but for some.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    fields: &'static [Field],
+    end: u16,
+    without: &'static [&'static str],
+}
+
+/// Declares the fields of a layout version as constants, and `FIELDS`, all of them in order. A
+/// version that is `like` an earlier one has those of that, but for those `without` and for those
+/// that it declares itself.
 macro_rules! fields {
+    ($prefix:literal : $words:literal words;
+     like $base:ident $(below $end:literal)? $(without [$($gone:ident),*])?;
+     $($fields:tt)*) => {
+        pub use super::$base::*;
+        /// The fields that an earlier version has, too.
+        pub const SHARED: Option<super::Shared> = Some(super::Shared {
+            fields: super::$base::FIELDS,
+            end: super::fields!(@or 0xffff $($end)?),
+            without: &[$($(stringify!($gone)),*)?],
+        });
+        super::fields! { $prefix: $words words; $($fields)* }
+    };
     ($prefix:literal : $words:literal words;
      $($name:ident = $hi:literal : $lo:literal $([$count:literal, $stride:literal])?;)*) => {
         $(
@@ -166,7 +188,7 @@ macro_rules! fields {
             };
             const _: () = assert!($name.is_sound($words), concat!(stringify!($name), " leaves its word"));
         )*
-        /// Every field, in the order of its bits.
+        /// Every field that is declared here, in the order of its bits.
         pub const FIELDS: &[super::Field] = &[$($name),*];
         /// Size of a QMD of this version in 32-bit words.
         pub const WORDS: usize = $words;
@@ -422,8 +444,10 @@ pub trait Layout {
     const VERSION: Version;
     /// Size in 32-bit words.
     const WORDS: usize;
-    /// Every field.
+    /// Every field, but those of an earlier version.
     const FIELDS: &'static [Field];
+    /// These.
+    const SHARED: Option<Shared> = None;
     /// Kind of launch.
     const TYPE: TypeField;
     /// End of the grid: width, height, depth; in clusters for a cluster launch.

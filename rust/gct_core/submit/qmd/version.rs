@@ -189,14 +189,25 @@ impl Version {
         }
     }
 
-    /// Returns every field of this version.
-    pub fn fields(self) -> &'static [Field] {
-        with_layout!(self, L => L::FIELDS)
+    /// Returns every field of this version, first those that an earlier one has.
+    pub fn fields(self) -> impl Iterator<Item = &'static Field> {
+        let (own, shared) = with_layout!(self, L => (L::FIELDS, L::SHARED));
+        let shared = shared.into_iter().flat_map(move |shared| {
+            let is_kept = move |field: &&Field| {
+                let mut others = own
+                    .iter()
+                    .map(|own| own.name)
+                    .chain(shared.without.iter().copied());
+                field.lo < shared.end && others.all(|name| name != field.name)
+            };
+            shared.fields.iter().filter(is_kept)
+        });
+        shared.chain(own)
     }
 
     /// Returns the field with the header's name.
     pub fn field(self, name: &str) -> Option<&'static Field> {
-        self.fields().iter().find(|field| field.name == name)
+        self.fields().find(|field| field.name == name)
     }
 
     /// Returns the header's prefix of each name.

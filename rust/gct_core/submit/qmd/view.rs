@@ -45,10 +45,10 @@ impl<'a> View<'a> {
         (index < field.count).then(|| field.nth(index).get(self.words))
     }
 
-    /// Returns every instance of every field, in the order of the header.
+    /// Returns every instance of every field, in the order of [`Version::fields`].
     pub fn fields(&self) -> impl Iterator<Item = Instance> + 'a {
         let words = self.words;
-        self.version.fields().iter().flat_map(move |field| {
+        self.version.fields().flat_map(move |field| {
             (0..field.count).map(move |index| Instance {
                 field,
                 index,
