@@ -8,8 +8,7 @@ use crate::iface::files::FILES;
 use crate::iface::value::{Bandwidth, Value};
 use crate::iface::File;
 use crate::mask::TpcMask;
-use crate::policy::slo::press::kept;
-use crate::policy::tpc::Rank;
+use crate::policy::tpc::{self, Rank};
 use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
@@ -126,7 +125,7 @@ settings! {
     /// Whether the owner is best effort only for the goal of another
     /// ([`press`](crate::policy::slo::press)).
     pressed: bool = false, either;
-    /// Quarters of its TPCs that goals of others take ([`kept`](crate::policy::slo::press::kept)).
+    /// Quarters of its TPCs that goals of others take ([`tpc::kept`]).
     taken: u8 = 0, Ord::max;
     /// Whether the time slice is short only for shorter requests of others
     /// ([`shortest`](crate::policy::shortest)).
@@ -169,18 +168,15 @@ impl Settings {
     /// Returns the place in the order of owners with work.
     pub const fn rank(&self) -> Rank {
         Rank {
-            best_effort: matches!(self.tpc_quota, Some(Tpcs(0))),
+            best_effort: self.pressed || matches!(self.tpc_quota, Some(Tpcs(0))),
             priority: self.priority_in_force(),
         }
     }
 
     /// Returns the TPCs of a GPU that its launches may use, but those that need more of the mask.
     pub fn allowed(&self, topology: &Topology) -> TpcMask {
-        kept(
-            &self.tpc_mask.unwrap_or(*topology.existing()),
-            topology,
-            self.taken,
-        )
+        let written = self.tpc_mask.unwrap_or(*topology.existing());
+        tpc::kept(&written, topology, self.taken)
     }
 
     /// Returns the settings with the mask reduced to the GPU's TPCs. A mask without any of them was
@@ -216,7 +212,7 @@ impl Settings {
     pub const fn binds_launches(&self) -> bool {
         let of_time = self.priority.is_some() || self.weight.is_some() || self.bandwidth.is_some();
         let of_tpcs = self.tpc_quota.is_some() || self.tpc_mask.is_some() || !self.tpc_steal;
-        of_time || of_tpcs || self.atom.is_some() || self.asks_strict()
+        of_time || of_tpcs || self.pressed || self.atom.is_some() || self.asks_strict()
     }
 
     /// Returns whether channels whose launches cannot be bound are to be stopped, whatever was

@@ -17,7 +17,6 @@ use crate::policy::precedence;
 use crate::policy::predict::{self, Habits};
 use crate::policy::scale::Law;
 use crate::policy::share::{Rival, Sign};
-use crate::policy::slo::press;
 use crate::policy::slo::request::Request;
 use crate::policy::tpc::{self, Rank};
 use crate::submit::graph::Slot;
@@ -310,7 +309,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Uses the mask of the limits, regardless of the neighbours.
     fn use_own_mask(&mut self) {
         self.me.written = self.me.limits.allowed(&self.gpu);
-        self.me.allowed = press::kept(&self.me.written, &self.gpu, self.me.limits.taken);
+        self.me.allowed = tpc::kept(&self.me.written, &self.gpu, self.me.limits.taken);
         self.spares = false;
         self.dependable = self.me.allowed.count();
         self.use_mask(self.me.allowed);

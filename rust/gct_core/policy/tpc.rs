@@ -177,6 +177,19 @@ pub fn reserve(
     topology.pack(&allowed.without(reserved), u32::from(quota.unwrap_or(0)))
 }
 
+/// Returns the TPCs of `allowed` that are left when `taken` quarters of them are taken: one at
+/// least. Those are taken that a quota of as many under the same mask reserves first, so what is
+/// left holds as many clusters as it can.
+pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
+    if taken == 0 {
+        return *allowed;
+    }
+    let quarters = u32::from(4u8.saturating_sub(taken));
+    let all = allowed.count();
+    let left = (all.saturating_mul(quarters) / 4).max(1);
+    allowed.without(&topology.pack(allowed, all.saturating_sub(left)))
+}
+
 /// Returns the TPCs that a tenant may use now for work that will have ended in `time`. An empty set
 /// orders it to wait.
 pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {

@@ -17,10 +17,10 @@
 //! ([`fit`](crate::policy::tpc::fit)).
 //!
 //! Time slices are left alone: behind an earlier rank an H100 showed little gain by them.
+//!
+//! [`kept`]: crate::policy::tpc::kept
 
-use crate::mask::TpcMask;
 use crate::settings::Settings;
-use crate::topology::Topology;
 use crate::units::Tpcs;
 
 /// The highest level.
@@ -33,7 +33,6 @@ pub fn press(settings: &Settings, level: u8, masks: bool) -> Settings {
         return *settings;
     }
     Settings {
-        tpc_quota: Some(Tpcs(0)),
         // Who was to yield anyway has no allowance.
         pressed: settings.tpc_quota != Some(Tpcs(0)),
         taken: if masks { level.saturating_sub(1) } else { 0 },
@@ -41,22 +40,11 @@ pub fn press(settings: &Settings, level: u8, masks: bool) -> Settings {
     }
 }
 
-/// Returns the TPCs of `allowed` that are left when `taken` quarters of them are taken: one at
-/// least. Those are taken that a quota of as many under the same mask reserves first, so what is
-/// left holds as many clusters as it can.
-pub fn kept(allowed: &TpcMask, topology: &Topology, taken: u8) -> TpcMask {
-    if taken == 0 {
-        return *allowed;
-    }
-    let quarters = u32::from(4u8.saturating_sub(taken));
-    let all = allowed.count();
-    let left = (all.saturating_mul(quarters) / 4).max(1);
-    allowed.without(&topology.pack(allowed, all.saturating_sub(left)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mask::TpcMask;
+    use crate::topology::Topology;
 
     #[test]
     fn each_level_takes_a_quarter_of_the_tpcs_and_leaves_one() {
