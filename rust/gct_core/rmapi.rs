@@ -46,6 +46,7 @@ pub mod escape {
     pub use super::nv::NV_ESC_RM_CONTROL as CONTROL;
     pub use super::nv::NV_ESC_RM_DUP_OBJECT as DUP_OBJECT;
     pub use super::nv::NV_ESC_RM_FREE as FREE;
+    pub use super::nv::NV_ESC_RM_IDLE_CHANNELS as IDLE_CHANNELS;
     pub use super::nv::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
     pub use super::nv::NV_ESC_RM_MAP_MEMORY_DMA as MAP_MEMORY_DMA;
     pub use super::nv::NV_ESC_RM_UNMAP_MEMORY_DMA as UNMAP_MEMORY_DMA;

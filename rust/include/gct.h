@@ -340,10 +340,12 @@ void gct_pane_close(void *pane);
 #define GCT_ESCAPE_UNMAP_MEMORY_DMA 0x58u
 
 /*
- * Reads and writes the resource manager's keys. gctgroup refuses it to whom it governs:
- * while a page of the caller's does not come, it holds the resource manager's locks.
+ * What waits with the resource manager's locks, and is refused to whom gctgroup governs:
+ * the one while a page of the caller's does not come, with which it reads and writes keys;
+ * the other for work of the caller's, as long as the caller says.
  */
 #define GCT_ESCAPE_ACCESS_REGISTRY 0x4Du
+#define GCT_ESCAPE_IDLE_CHANNELS 0x41u
 
 /* Binds a file to another one until it is closed. It is serialised with the above. */
 #define GCT_ESCAPE_REGISTER_FD 0xC9u
@@ -363,7 +365,8 @@ void gct_pane_close(void *pane);
 	(GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY) |                               \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY_DMA) |                           \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA) |                         \
-	 GCT_ESCAPE_BIT(GCT_ESCAPE_ACCESS_REGISTRY))
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_ACCESS_REGISTRY) |                          \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_IDLE_CHANNELS))
 
 /*
  * 1 while somebody is governed, else 0: somebody is to have owned channels, or may be when

@@ -23,7 +23,7 @@ mod objects;
 mod root;
 mod subdevice;
 
-use super::nv::{self, nvos02_with_fd, nvos05, nvos21, nvos38, nvos54, nvos64};
+use super::nv::{self, nvos02_with_fd, nvos05, nvos21, nvos30, nvos38, nvos54, nvos64};
 use super::{escape, word, Handle, Overrides, Share};
 
 /// Declares [`Rule`] with its names and reasons.
@@ -209,7 +209,7 @@ pub struct Asked {
     pub client: Handle,
     /// The object that is controlled, or below which one is allocated.
     pub object: Handle,
-    /// The number of the control or the class, or that of ACCESS_REGISTRY.
+    /// The number of the control or the class, or that of an ioctl which is neither.
     pub number: u32,
     /// Its rule.
     pub rule: Rule,
@@ -218,7 +218,11 @@ pub struct Asked {
 /// Returns what an ioctl's structure asks, if a rule refuses it to governed files.
 ///
 /// RM reads the strings that name its keys (ACCESS_REGISTRY) from the caller's memory with its
-/// locks held: while a page of that does not come, nobody else gets an answer of RM.
+/// locks held: while a page of that does not come, nobody else gets an answer of RM. For the end of
+/// channels (IDLE_CHANNELS) it waits with a GPU's lock, and as long as the caller says.
+///
+/// Memory of the host has an ioctl of its own (ALLOC_MEMORY), which pins the caller's pages. In an
+/// ALLOC of its class RM takes the address of an array in the kernel from the caller.
 ///
 /// RM takes parameters in a second form, serialized by FINN. gctgroup does not read that form, so
 /// nothing whose parameters it reads may have it. libcuda does not use it on these platforms.
@@ -228,12 +232,21 @@ pub fn refused(escape: u32, bytes: &[u8]) -> Option<Asked> {
         u32::try_from(word(bytes)?).ok()
     };
     let has = |flags: usize, flag: u32| Some(number(flags)? & flag != 0);
-    if (escape, bytes.len()) == (escape::ACCESS_REGISTRY, nvos38::SIZE) {
+    let whole = match (escape, bytes.len()) {
+        (escape::ACCESS_REGISTRY, nvos38::SIZE) => {
+            Some((nvos38::CLIENT, nvos38::OBJECT, Rule::Machine))
+        }
+        (escape::IDLE_CHANNELS, nvos30::SIZE) => {
+            Some((nvos30::CLIENT, nvos30::DEVICE, Rule::Schedule))
+        }
+        _ => None,
+    };
+    if let Some((client, object, rule)) = whole {
         return Some(Asked {
-            client: number(nvos38::CLIENT)?,
-            object: number(nvos38::OBJECT)?,
+            client: number(client)?,
+            object: number(object)?,
             number: escape,
-            rule: Rule::Machine,
+            rule,
         });
     }
     let [client, object, named] = match (escape, bytes.len()) {
@@ -262,6 +275,7 @@ pub fn refused(escape: u32, bytes: &[u8]) -> Option<Asked> {
         (escape::ALLOC, nvos64::SIZE) if has(nvos64::FLAGS, nv::NVOS64_FLAGS_FINN_SERIALIZED)? => {
             Rule::Serialized
         }
+        (escape::ALLOC, _) if named == nv::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => Rule::Machine,
         _ => class(named)?,
     };
     rule.refuses().then_some(Asked {

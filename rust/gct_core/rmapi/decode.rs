@@ -3,7 +3,7 @@
 //! Decodes the bytes of an ioctl's structure, and writes the status of a refused ioctl into them.
 
 use super::nv::{
-    self, nvos00, nvos02_with_fd, nvos05, nvos21, nvos32, nvos38, nvos54, nvos55, nvos64,
+    self, nvos00, nvos02_with_fd, nvos05, nvos21, nvos30, nvos32, nvos38, nvos54, nvos55, nvos64,
 };
 use super::{escape, Action, Call, Class, Overrides, Share};
 use crate::error::Error;
@@ -25,7 +25,13 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
         (escape::CONTROL, nv::nvos54::SIZE) => fields.control(),
         (escape::ALLOC_MEMORY, nv::nvos02_with_fd::SIZE) => fields.alloc_memory().map(Some),
         (escape::VID_HEAP_CONTROL, nv::nvos32::SIZE) => fields.vid_heap(),
-        (escape::REGISTER_FD | escape::MAP_MEMORY | escape::ACCESS_REGISTRY, _) => Ok(None),
+        (
+            escape::REGISTER_FD
+            | escape::MAP_MEMORY
+            | escape::ACCESS_REGISTRY
+            | escape::IDLE_CHANNELS,
+            _,
+        ) => Ok(None),
         (escape::MAP_MEMORY_DMA | escape::UNMAP_MEMORY_DMA, _) => Ok(None),
         _ => Err(Error::Syntax),
     }
@@ -91,6 +97,7 @@ const fn written_back(escape: u32, size: usize) -> Option<WrittenBack> {
         (escape::CONTROL, nvos54::SIZE) => (nvos54::OBJECT, nvos54::STATUS),
         (escape::VID_HEAP_CONTROL, nvos32::SIZE) => (nvos32::MEMORY, nvos32::STATUS),
         (escape::ACCESS_REGISTRY, nvos38::SIZE) => (nvos38::OBJECT, nvos38::STATUS),
+        (escape::IDLE_CHANNELS, nvos30::SIZE) => (nvos30::DEVICE, nvos30::STATUS),
         _ => return None,
     };
     Some(WrittenBack { object, status })

@@ -79,6 +79,7 @@ numbers! {
     NV_ESC_RM_CONTROL = 0x2a;
     NV_ESC_RM_ALLOC = 0x2b;
     NV_ESC_RM_DUP_OBJECT = 0x34;
+    NV_ESC_RM_IDLE_CHANNELS = 0x41;
     NV_ESC_RM_VID_HEAP_CONTROL = 0x4a;
     NV_ESC_RM_ACCESS_REGISTRY = 0x4d;
     NV_ESC_RM_MAP_MEMORY = 0x4e;
@@ -263,6 +264,11 @@ structures! {
         PARAMS = "pAllocParms" @ 16,
         FLAGS = "flags" @ 36,
         STATUS = "status" @ 40,
+    }
+    nvos30 = "NVOS30_PARAMETERS", 56; {
+        CLIENT = "hClient" @ 0,
+        DEVICE = "hDevice" @ 4,
+        STATUS = "status" @ 48,
     }
     nvos32 = "NVOS32_PARAMETERS", 184; {
         ROOT = "hRoot" @ 0,

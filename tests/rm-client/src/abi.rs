@@ -46,6 +46,21 @@ layouts! {
         padding_at_end: u32,
     }
 
+    /// Waits for the end of what channels do. `nvos.h`.
+    Idle = "NVOS30_PARAMETERS", 56 {
+        client: u32 = "hClient",
+        device: u32 = "hDevice",
+        channel: u32 = "hChannel",
+        count: u32 = "numChannels",
+        clients: u64 = "phClients",
+        devices: u64 = "phDevices",
+        channels: u64 = "phChannels",
+        flags: u32 = "flags",
+        timeout: u32 = "timeout",
+        status: u32 = "status",
+        padding: u32,
+    }
+
     /// Allocates an object. `nvos.h`.
     Alloc = "NVOS21_PARAMETERS", 32 {
         root: u32 = "hRoot",

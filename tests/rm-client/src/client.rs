@@ -368,6 +368,26 @@ impl Client {
         Ok(call.status)
     }
 
+    /// Has RM wait for the end of what a channel does, so many microseconds at most. Returns the
+    /// status.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn idle(&self, device: Handle, channel: Handle, timeout: u32) -> Result<u32, Error> {
+        let mut call = abi::Idle {
+            client: self.handle,
+            device,
+            channel,
+            count: 1,
+            timeout,
+            ..abi::Idle::default()
+        };
+        // SAFETY: all addresses of the structure are 0.
+        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_IDLE, &mut call) }?;
+        Ok(call.status)
+    }
+
     /// Duplicates an object of another client of this process into this client, below `parent`.
     ///
     /// # Errors

@@ -38,6 +38,8 @@ numbers! {
     ESCAPE_VID_HEAP: u8 = 0x4a, "NV_ESC_RM_VID_HEAP_CONTROL";
     /// Escape: read or write a key of RM's.
     ESCAPE_REGISTRY: u8 = 0x4d, "NV_ESC_RM_ACCESS_REGISTRY";
+    /// Escape: wait for the end of channels.
+    ESCAPE_IDLE: u8 = 0x41, "NV_ESC_RM_IDLE_CHANNELS";
     /// Write a number.
     WRITE_DWORD: u32 = 2, "NVOS38_ACCESS_TYPE_WRITE_DWORD";
     /// Escape: prepare an mmap.

@@ -197,18 +197,34 @@ fn classes_are_refused_by_each_way_to_allocate_them() {
     }
 }
 
+/// The registry, and a wait with RM's locks.
 #[test]
-fn the_registry_is_refused() {
-    let mut call = words(72, &[(0, 10), (4, 20)]);
-    let asked = refused(escape::ACCESS_REGISTRY, &call).unwrap();
-    assert_eq!(
-        (asked.client, asked.object, asked.rule),
-        (10, 20, Rule::Machine)
-    );
-    assert!(crate::rmapi::set_status(0x4d, &mut call, 0x1b));
-    assert_eq!(call[64], 0x1b);
-    // RM refuses another size.
-    assert_eq!(refused(escape::ACCESS_REGISTRY, &call[1..]), None);
+fn whole_ioctls_are_refused() {
+    for (escape, number, size, status, rule) in [
+        (escape::ACCESS_REGISTRY, 0x4d, 72, 64, Rule::Machine),
+        (escape::IDLE_CHANNELS, 0x41, 56, 48, Rule::Schedule),
+    ] {
+        let mut call = words(size, &[(0, 10), (4, 20)]);
+        let asked = refused(escape, &call).unwrap();
+        assert_eq!((asked.client, asked.object, asked.rule), (10, 20, rule));
+        assert!(crate::rmapi::set_status(number, &mut call, 0x1b));
+        assert_eq!(call[status], 0x1b);
+        // RM refuses another size.
+        assert_eq!(refused(escape, &call[1..]), None);
+    }
+}
+
+/// RM takes a pointer from the caller in the one, and pins the caller's pages in the other.
+#[test]
+fn memory_of_the_host_has_an_ioctl_of_its_own() {
+    let class = nv::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
+    for size in [nvos21::SIZE, nvos64::SIZE] {
+        let call = words(size, &[(nvos21::CLASS, class)]);
+        let asked = refused(escape::ALLOC, &call).unwrap();
+        assert_eq!(asked.rule, Rule::Machine);
+    }
+    let call = words(nvos02_with_fd::SIZE, &[(nvos02_with_fd::CLASS, class)]);
+    assert_eq!(refused(escape::ALLOC_MEMORY, &call), None);
 }
 
 #[test]

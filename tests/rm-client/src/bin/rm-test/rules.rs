@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_allocates_what_acts_later", allocates),
     ("owned_hostile_serializes_its_parameters", serializes),
     ("owned_hostile_writes_keys", writes_keys),
+    ("owned_hostile_waits_for_its_work", waits_for_its_work),
     ("owned_hostile_accomplice_without_limits", accomplice),
     ("owned_hostile_sends_every_open_control", every_control),
     ("owned_rules_bind_nobody_else", nobody_else),
@@ -130,8 +131,8 @@ fn waits_for_idle() -> Outcome {
     })
 }
 
-/// Objects whose methods the firmware or RM carries out, the GPU's registers, and memory that is
-/// whose address of the GPU's the caller names.
+/// Objects whose methods the firmware or RM carries out, the GPU's registers, memory whose address
+/// of the GPU's the caller names, and memory that an array in the kernel names.
 fn allocates() -> Outcome {
     /// `NV01_MEMORY_FLA`, which 595 has no more.
     const BY_ADDRESS: u32 = 0xf3;
@@ -147,12 +148,14 @@ fn allocates() -> Outcome {
         )?;
         same("registers", alloc(device, n::REGISTERS)?, REFUSED)?;
         same("memory by address", alloc(device, BY_ADDRESS)?, REFUSED)?;
+        same("an array", alloc(device, n::OS_DESCRIPTOR)?, REFUSED)?;
         let counts = [
             stat("forbidden")?,
             stat("forbidden.deferred")?,
             stat("forbidden.tables")?,
+            stat("forbidden.machine")?,
         ];
-        same("refusals", counts, [3, 1, 2])
+        same("refusals", counts, [4, 1, 2, 1])
     })
 }
 
@@ -179,6 +182,19 @@ fn writes_keys() -> Outcome {
         let written = session.gpu().client().write_key(b"k\0")?;
         same("ACCESS_REGISTRY", written, REFUSED)?;
         release(&mut queue, 0, 1)
+    })
+}
+
+/// A wait of RM's for the tenant's own work, with a lock that a write of limits needs.
+fn waits_for_its_work() -> Outcome {
+    refused_by("schedule", 1, |_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        release(&mut queue, 0, 1)?;
+        let gpu = session.gpu();
+        let waited = gpu.client().idle(gpu.device(), queue.channel(), 1000)?;
+        same("IDLE_CHANNELS", waited, REFUSED)?;
+        release(&mut queue, 0, 2)
     })
 }
 
