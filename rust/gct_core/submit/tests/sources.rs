@@ -189,10 +189,12 @@ fn set_object_decides_what_a_subchannel_is() {
     scan_with(&mut tracker, &[incr(4, methods::SET_OBJECT, 1), 0xcbc0]);
     assert_eq!(tracker.class_of(4), 0xcbc0);
     assert_eq!(scan_with(&mut tracker, &moved).0[0].source, Source::Upload);
-    // With a copy engine bound, subchannel 1 launches nothing.
+    // Subchannel 1 launches whatever class it is said to be.
     let mut tracker = Tracker::new(0xc86f);
-    scan_with(&mut tracker, &[incr(1, methods::SET_OBJECT, 1), 0xc8b5]);
-    assert_eq!(scan_with(&mut tracker, &words).0.len(), 0);
+    for class in [0, 0x902d, 0xc8b5] {
+        scan_with(&mut tracker, &[incr(1, methods::SET_OBJECT, 1), class]);
+        assert_eq!(scan_with(&mut tracker, &words).0[0].source, Source::Upload);
+    }
 }
 
 /// Builds an inline QMD as CUDA writes it on Ampere.

@@ -128,11 +128,17 @@ impl Subchannel {
         }
     }
 
-    /// Binds a class: SET_OBJECT.
+    /// Takes a class: SET_OBJECT. Hardware binds nothing by it, so launches and copies cannot hide
+    /// behind another class.
     pub(super) fn bind(&mut self, class: u16) {
+        let role = match Role::of_class(class) {
+            Role::Other => self.role,
+            Role::Copy if self.role.uploads() => self.role,
+            role => role,
+        };
         *self = Self {
             class,
-            ..Self::new(Role::of_class(class))
+            ..Self::new(role)
         };
     }
 
