@@ -390,7 +390,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             None => count,
         };
         let both = count.saturating_mul(2).saturating_add(ADDED_WORDS);
-        let filled = match governor.writes_fills(count) {
+        let filled = match fills::are_looked_for(count) {
             true => placed.saturating_add(fills::ADDED_WORDS),
             false => placed,
         };

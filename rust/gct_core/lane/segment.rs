@@ -68,7 +68,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             false => (self.read(&segment, round), segment),
             true => self.read_piece(&segment, stream, round),
         };
-        let segment = self.filled(segment, stream, round);
+        let segment = Self::filled(segment, stream, round);
         let located = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some(located) = located else {
             self.unread(stream);
@@ -334,22 +334,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         (Some(at), Segment { words, ..window })
     }
 
-    /// Returns whether the fills of a segment of `count` words are written out.
-    pub(super) fn writes_fills(&self, count: usize) -> bool {
-        self.limits().strict && count <= fills::SEGMENT_WORDS_MAX
-    }
-
-    /// Writes out the fills by a macro of a segment that was read, where a macro would end the
-    /// channel. Returns the segment with its words.
+    /// Writes out the fills by a macro of a segment that was read: nobody would see what the macro
+    /// does. Returns the segment with its words.
     fn filled<W: Words>(
-        &self,
         segment: Segment,
         stream: &Stream<S, W::View>,
         round: &mut Round<'_, S, W>,
     ) -> Segment {
         // CAST: widening.
         let count = segment.words as usize;
-        if !self.writes_fills(count)
+        if !fills::are_looked_for(count)
             || round.copies.is_none()
             || !stream.tracker.is_between_bursts()
         {

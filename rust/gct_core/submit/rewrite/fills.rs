@@ -20,7 +20,7 @@ use crate::submit::methods;
 use core::num::Wrapping;
 
 /// The longest segment in which fills are looked for. CUDA's have 21 words.
-pub const SEGMENT_WORDS_MAX: usize = 64;
+const SEGMENT_WORDS_MAX: usize = 64;
 
 /// The longest fill. CUDA fills more by a kernel.
 const FILL_WORDS_MAX: u32 = 1024;
@@ -39,6 +39,11 @@ struct Fill {
     /// How many words it makes.
     count: usize,
     word: u32,
+}
+
+/// Returns whether fills are looked for in a segment of so many words.
+pub const fn are_looked_for(words: usize) -> bool {
+    words <= SEGMENT_WORDS_MAX
 }
 
 /// Replaces the fills in a segment, the first `length` of `words`, by what they make. The other

@@ -414,7 +414,8 @@ fn companion() -> Outcome {
     no_worker()
 }
 
-/// A fill as CUDA has it is done, whatever code the tenant has loaded for the macro: no macro runs.
+/// A fill as CUDA has it is done, whatever code the tenant has loaded for the macro: no macro runs,
+/// nor where it would be allowed to.
 fn fills() -> Outcome {
     const FILLED: usize = 0x1000;
     let group = Group::new(NAME)?;
@@ -425,7 +426,10 @@ fn fills() -> Outcome {
         // CAST: the halves of an address.
         let [low, high] = [at as u32, (at >> 32) as u32];
         launcher.submit(&[incr(1, 0x114, 2), 0, 0x1234, incr(1, 0x11c, 2), 0, 0]);
-        for (count, word) in [(1, 7), (250, 0x0909_0909), (1024, 11)] {
+        for (count, word) in [(1, 7), (250, 0x0909_0909), (1024, 11), (1000, 12)] {
+            if word == 12 {
+                set(NAME, STRICT, "0")?;
+            }
             let upload = [incr(1, 0x180, 4), 4 * count, 1, high, low];
             let call = [incr(1, 0x1b0, 1), 0x41, incr(1, 0x3800, 2), count, word];
             launcher.submit(&[&upload[..], &call].concat());
