@@ -27,6 +27,8 @@ pub struct Amount {
     pub native_channels: u32,
     /// Those of them that are shadowed.
     pub shadowed_channels: u32,
+    /// Channels whose registers nobody saw.
+    pub unseen_channels: u32,
     /// Address spaces.
     pub spaces: u32,
     /// Device memory allocated by the resource manager: what the tenant asked for, and the
@@ -50,6 +52,7 @@ impl Amount {
         shared_channels: 0,
         native_channels: 0,
         shadowed_channels: 0,
+        unseen_channels: 0,
         spaces: 0,
         memory: Bytes(0),
         managed: Bytes(0),
@@ -67,6 +70,12 @@ impl Amount {
     /// The part of a channel's amount that comes when it is shadowed.
     pub(crate) const SHADOWED: Self = Self {
         shadowed_channels: 1,
+        ..Self::ZERO
+    };
+
+    /// The part of a channel's amount that comes when nobody saw what its registers are.
+    pub(crate) const UNSEEN: Self = Self {
+        unseen_channels: 1,
         ..Self::ZERO
     };
 
@@ -145,6 +154,7 @@ impl Amount {
             shadowed_channels: self
                 .shadowed_channels
                 .checked_add(other.shadowed_channels)?,
+            unseen_channels: self.unseen_channels.checked_add(other.unseen_channels)?,
             spaces: self.spaces.checked_add(other.spaces)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
@@ -164,6 +174,7 @@ impl Amount {
             shadowed_channels: self
                 .shadowed_channels
                 .checked_sub(other.shadowed_channels)?,
+            unseen_channels: self.unseen_channels.checked_sub(other.unseen_channels)?,
             spaces: self.spaces.checked_sub(other.spaces)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,

@@ -245,6 +245,7 @@ fn add(a: &Amount, b: &Amount) -> Amount {
         shared_channels: (Sat(a.shared_channels) + Sat(b.shared_channels)).0,
         native_channels: (Sat(a.native_channels) + Sat(b.native_channels)).0,
         shadowed_channels: (Sat(a.shadowed_channels) + Sat(b.shadowed_channels)).0,
+        unseen_channels: (Sat(a.unseen_channels) + Sat(b.unseen_channels)).0,
         spaces: (Sat(a.spaces) + Sat(b.spaces)).0,
         memory: a.memory + b.memory,
         managed: a.managed + b.managed,

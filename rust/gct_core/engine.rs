@@ -44,6 +44,7 @@ mod slices;
 mod table_share;
 mod ticket;
 mod tpc_quota;
+mod unseen;
 
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
 pub use host_memory::HostCharge;

@@ -95,6 +95,8 @@ pub struct Object {
     /// The handle of its client, for controls on it.
     pub(crate) client: Handle,
     pub(crate) acked: Acked,
+    /// For a channel group: whether the registers of its context may be other than what was seen.
+    pub(crate) is_unseen: bool,
     /// For a device: the subdevice that its client made last.
     pub(crate) subdevice: Handle,
     /// For a client: the space of its objects; else 0.
@@ -133,6 +135,7 @@ impl Object {
             links: Links::NONE,
             client: ROOT,
             acked: Acked::NONE,
+            is_unseen: false,
             subdevice: ROOT,
             inner: 0,
             file_objects: Sat(0),

@@ -309,6 +309,7 @@ impl State<'_> {
             amount.channel_groups = u32::from(self.is_device(parent));
             amount.memory += self.cost_of_group_above(parent, object.gpu);
             amount.shared_channels = u32::from(self.is_made_by_another(parent, new.proc));
+            amount.unseen_channels = u32::from(self.is_unseen(parent));
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;

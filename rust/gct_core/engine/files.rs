@@ -352,6 +352,7 @@ fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
     let now = pool.usage.now();
     show::stat_line("native", now.native_channels.into(), out)?;
     show::stat_line("cooperative", now.shadowed_channels.into(), out)?;
+    show::stat_line("unseen", now.unseen_channels.into(), out)?;
     show_forbidden(&pool.forbidden, out)
 }
 

@@ -131,6 +131,7 @@ impl State<'_> {
         let popped = self.objects.pop(top, at)?;
         let (object, successor) = (&popped.object, popped.successor);
         self.succeeded_by(object, successor);
+        self.native_registers_stay(object);
         // The driver duplicates no channel, so its names go with it.
         self.let_all_go(object.file, object.keeps);
         match successor {

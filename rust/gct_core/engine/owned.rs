@@ -87,6 +87,8 @@ pub struct Progress {
     pub time: GpuTime,
     /// Launches, atoms and entries that are in flight or held back now.
     pub pending: u64,
+    /// Whether words ran since the last time that nobody saw.
+    pub unseen: bool,
 }
 
 impl State<'_> {
@@ -175,11 +177,15 @@ impl State<'_> {
     }
 
     /// Returns whether an owner has limits on launches that it can evade: it was allowed to, or has
-    /// channels with its own ring.
+    /// channels with its own ring, or with registers that nobody saw.
     pub(super) fn is_permissive(&self, owner: Owner, gpu: GpuId) -> bool {
         let limits = self.unpressed(owner, gpu);
         let allowed = limits.strict == Some(false) && limits.binds_launches();
-        allowed || binds_beside_pauses(&limits) && self.has_native(owner, gpu)
+        allowed
+            || match self.has_native(owner, gpu) {
+                true => binds_beside_pauses(&limits),
+                false => limits.binds_launches() && self.has_unseen(owner, gpu),
+            }
     }
 
     /// Has the limits of a process set anew if its last channel with its own ring is gone, and they
@@ -280,6 +286,9 @@ impl State<'_> {
         self.launched(proc, gpu, &progress.launches, progress.effective);
         self.used_gpu(proc, gpu, &progress.time);
         self.set_pending(Owner::Proc(proc), gpu, progress.pending);
+        if progress.unseen {
+            self.owned_registers_unseen(proc, gpu);
+        }
         if let Some(group) = self.group_of(proc) {
             let members = self.pools.iter().filter(|((owner, on), _)| match owner {
                 Owner::Proc(proc) => *on == gpu && self.group_of(*proc) == Some(group),
@@ -314,22 +323,30 @@ impl State<'_> {
 
     /// Counts a native channel that the driver has shadowed.
     pub fn shadowed(&mut self, file: FileId, client: Handle, channel: Handle) {
-        let named = self.key_of(file, client, channel);
-        let named = named.and_then(|key| Some((key, *self.objects.get(key)?)));
-        let Some((key, object)) = named.filter(|(_, object)| {
-            let charged = &object.charged;
-            charged.native_channels > charged.shadowed_channels && !object.charge_deferred
-        }) else {
+        let Some(key) = self.key_of(file, client, channel) else {
             return;
         };
-        let Some(proc) = self.proc_of(&object) else {
-            return;
-        };
-        // INVARIANT: the native channel was charged, so there is a pool.
-        let charged = self.charge(proc, object.gpu, Amount::SHADOWED);
-        if let Some(object) = self.objects.get_mut(key) {
+        let charged = self.charge_channel(key, Amount::SHADOWED, |charged| {
+            charged.native_channels > charged.shadowed_channels
+        });
+        if let Some((object, charged)) = self.objects.get_mut(key).zip(charged) {
             object.charged.shadowed_channels = charged.shadowed_channels;
         }
+    }
+
+    /// Charges a part of what a channel is charged for, if `lacks` says so of what it is. Returns
+    /// what was charged.
+    pub(super) fn charge_channel(
+        &mut self,
+        key: ObjectKey,
+        part: Amount,
+        lacks: impl FnOnce(&Amount) -> bool,
+    ) -> Option<Amount> {
+        let object = *self.objects.get(key)?;
+        let is_due = !object.charge_deferred && lacks(&object.charged);
+        let proc = self.proc_of(&object).filter(|_| is_due)?;
+        // INVARIANT: the channel was charged, so there is a pool.
+        Some(self.charge(proc, object.gpu, part))
     }
 
     /// Counts a channel as shadowed no longer: its tenant has it back.

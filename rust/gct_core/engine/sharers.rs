@@ -33,7 +33,7 @@ use crate::state::State;
 
 /// Maximum number of aliases of a group, and of objects below an alias, that a walk visits. A group
 /// has at most 128 channels.
-const LOOKS_MAX: usize = 4096;
+pub(super) const LOOKS_MAX: usize = 4096;
 
 impl<'a> State<'a> {
     /// Returns whether the limits of a process can be enforced on a channel below `group`.

@@ -30,6 +30,7 @@ mod schedules;
 mod shortage;
 mod shortest;
 mod tables;
+mod unseen;
 
 use crate::dirs::{DirPath, Effect};
 use crate::engine::Ticket;

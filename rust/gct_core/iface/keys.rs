@@ -266,6 +266,12 @@ const KEYS: &[Row] = &[
     ),
     key(
         File::ComputeStat,
+        "unseen",
+        Some(Feature::ChannelOwned),
+        "Channels that exist, and whose registers nobody saw: a channel with its tenant's ring was in their channel group, or their process ran what the driver could not read, a macro, or what makes addresses relative. Limits on launches may not bind them.",
+    ),
+    key(
+        File::ComputeStat,
         "forbidden",
         Some(Feature::ChannelOwned),
         "Controls and classes that a rule refused to the owner's processes; each rule that did has a line `forbidden.RULE` (controls.md).",
@@ -323,7 +329,7 @@ const KEYS: &[Row] = &[
         File::ComputeStat,
         "permissive",
         Some(Feature::ChannelStrict),
-        "1 while limits on launches are in force that the owner's processes can evade: `channel.strict` is 0, or they have `native` channels beside limits other than `compute.max`. Else 0.",
+        "1 while limits on launches are in force that the owner's processes can evade: `channel.strict` is 0, or they have `native` channels beside limits other than `compute.max`, or `unseen` ones. Else 0.",
     ),
     key(
         File::ComputeStat,

@@ -121,6 +121,8 @@ pub struct Governor<S: Storage, P> {
     /// Whether there are some, and whether some were taken from the scheduler.
     pub(super) knows_nodes: bool,
     pub(super) silences: bool,
+    /// Whether words ran that nobody saw, since the last time that somebody asked.
+    pub(super) ran_unseen: bool,
     /// The address space of the graphs whose launches are listed.
     pub(super) space: Option<u64>,
     /// The number of launches that were split, modulo 2^32.
@@ -172,6 +174,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             nodes: Nodes::new(nodes),
             knows_nodes: false,
             silences: false,
+            ran_unseen: false,
             space: None,
             splits: 0,
             counters: Counters::new(),
@@ -246,6 +249,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns the core's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Returns whether words ran since the last time that nobody saw: unread ones, or a macro's, or
+    /// such as make later addresses relative.
+    pub fn take_unseen(&mut self) -> bool {
+        core::mem::take(&mut self.ran_unseen)
     }
 
     /// Returns the limits.

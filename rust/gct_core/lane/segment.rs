@@ -91,7 +91,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         // What is refused stores nothing.
         match self.limits().strict {
             true => self.refuse(),
-            false => self.forget_graphs(),
+            false => {
+                self.ran_unseen = true;
+                self.forget_graphs();
+            }
         }
     }
 
@@ -115,9 +118,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.forget_graphs();
         }
         stream.acquire = self.acquire(stream.tracker.first_acquire(), round.memory, round.now);
-        if strict && !(is_read && self.counters.unseen() == unseen) {
-            self.refuse();
-            return as_it_is();
+        if !(is_read && self.counters.unseen() == unseen) {
+            if strict {
+                self.refuse();
+                return as_it_is();
+            }
+            self.ran_unseen = true;
         }
         if scan.found == 0 {
             let transfers = self.transfers((entry, base, segment), stream, round);

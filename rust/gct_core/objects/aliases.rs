@@ -48,7 +48,8 @@ impl Objects<'_> {
         Err(Error::NoSpace)
     }
 
-    /// Adds `new`, so far without a ring, to the ring of `known`.
+    /// Adds `new`, so far without a ring, to the ring of `known`. What may be unseen of the one may
+    /// be of the other.
     pub(crate) fn add_alias(&mut self, known: ObjectKey, new: ObjectKey) {
         if known == new
             || self
@@ -65,6 +66,10 @@ impl Objects<'_> {
             next: known,
         });
         object.aliases.0 = Some(ring);
+        let is_unseen = object.is_unseen;
+        if let Some(object) = self.get_mut(new) {
+            object.is_unseen = is_unseen;
+        }
         self.set_ring(new, |own| {
             *own = Some(Ring {
                 previous: known,

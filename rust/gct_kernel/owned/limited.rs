@@ -161,6 +161,7 @@ impl Limited {
             },
             time: time.since(&core::mem::replace(&mut counted.time, time)),
             pending: governor.pending(),
+            unseen: counted.governor.take_unseen(),
         }
     }
 

@@ -538,7 +538,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     world.store.state().file_close(file);
     let later = world.read(File::ComputeStat, pool).unwrap();
     assert!(
-        later.contains("channels 0\nshared_channels 0\nowned 0\nunowned 0\nnative 0\ncooperative 0\nforbidden 0\nlaunches 6\n"),
+        later.contains("channels 0\nshared_channels 0\nowned 0\nunowned 0\nnative 0\ncooperative 0\nunseen 0\nforbidden 0\nlaunches 6\n"),
         "{later}"
     );
     assert_eq!(more.plus(&more).since(&more), more);

@@ -263,3 +263,32 @@ fn a_resource_has_a_bounded_number_of_aliases() {
     assert_eq!(dup(&mut world, 500), Ok(()));
     assert_eq!(world.stat(APP).unwrap(), ONE_OF_EACH);
 }
+
+/// What a channel has left in its channel group's context is there under all names that its process
+/// has of the group, and under one that is made later.
+#[test]
+fn unseen_registers_have_all_names_of_their_group() {
+    let mut world = World::new(FeatureSet::all());
+    let file = world.open(APP, "");
+    world.cuda(file);
+    world.second_client(file);
+    let channel = 61;
+    let handles = [SECOND, channel].map(|number| u32::try_from(number).unwrap());
+    for is_earlier in [true, false] {
+        let ticket = world.dup_enter(file);
+        world.dup_leave(file, ticket, 0);
+        world.alloc_in(file, SECOND, [60, channel, 0xc86f], None);
+        let mut state = world.store.state();
+        state.owned_made(file, handles[0], handles[1], true);
+        if is_earlier {
+            assert!(world.stat(APP).unwrap().contains("\nunseen 0\n"));
+            world.free(file, CHANNEL, 0);
+        }
+        assert!(
+            world.stat(APP).unwrap().contains("\nunseen 1\n"),
+            "{is_earlier}"
+        );
+        world.free_in(file, SECOND, 60);
+        assert!(world.stat(APP).unwrap().contains("\nunseen 0\n"));
+    }
+}

@@ -199,6 +199,7 @@ fn launches_of_owned_channels_are_counted() {
         effective: EffectiveTpcs::All,
         time: GpuTime::ZERO,
         pending: 0,
+        unseen: false,
     };
     for _ in 0..2 {
         let mut state = world.store.state();
@@ -236,7 +237,7 @@ fn channels_are_counted_by_who_has_their_ring() {
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool).unwrap();
     assert!(
-        stat.ends_with("owned 2\nunowned 1\nnative 0\ncooperative 0\nforbidden 0\n"),
+        stat.ends_with("owned 2\nunowned 1\nnative 0\ncooperative 0\nunseen 0\nforbidden 0\n"),
         "{stat}"
     );
 }
@@ -429,6 +430,7 @@ fn pending_work_of_a_group_is_that_of_its_processes() {
                     ..GpuTime::ZERO
                 },
                 pending,
+                unseen: false,
             };
             world.store.state().progressed(file, GPU_ID, &progress);
         }

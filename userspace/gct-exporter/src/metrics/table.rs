@@ -303,6 +303,12 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("cooperative"),
         "Those of them that limits on launches bind, unless their tenant goes round its own mappings.",
     ),
+    gauge(
+        ("compute_unseen_channels", ""),
+        File::ComputeStat,
+        From::Key("unseen"),
+        "Channels that exist, and whose registers nobody saw: limits on launches may not bind them.",
+    ),
     counter(
         "launches_passed",
         File::ComputeStat,

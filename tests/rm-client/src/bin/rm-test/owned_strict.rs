@@ -24,6 +24,7 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     ("owned_strict_stops_what_cannot_be_bound", stops),
     ("owned_strict_spares_channels_from_before", spares),
+    ("owned_strict_remembers_what_nobody_saw", remembers),
     ("owned_strict_runs_what_cuda_launches", cuda),
     ("owned_strict_hostile_companion", companion),
     ("owned_strict_fills_without_a_macro", fills),
@@ -345,6 +346,40 @@ fn spares() -> Outcome {
     })?;
     child.next()?;
     set(NAME, MASK, LIST)?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// What a channel has set while its process was not strict stays in the context of its channel
+/// group. So its owner is permissive while the group has a channel. Other groups are as they were
+/// seen.
+fn remembers() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, LIST, |_| {
+        let tenant = Tenant::new(session(0)?)?;
+        let free = |object| tenant.session.gpu().client().free(object).during("free");
+        let is = |name: &str, expected: (u64, u64)| {
+            same(name, (count("unseen")?, count("permissive")?), expected)
+        };
+        set(NAME, STRICT, "0")?;
+        let [mut one, mut other] = [tenant.channel()?, tenant.channel()?];
+        one.submit(&[incr(1, 0x29c, 1), 1 << 24]);
+        finish(&mut one)?;
+        set(NAME, STRICT, "default")?;
+        is("relative addresses", (2, 1))?;
+        free(one.queue().channel())?;
+        is("without the channel", (1, 1))?;
+        free(other.queue().channel())?;
+        is("without channels", (0, 0))?;
+        let elsewhere = Tenant::new(session(0)?)?;
+        let _other = elsewhere.channel()?;
+        is("another group", (0, 0))?;
+        let _again = tenant.channel()?;
+        is("the same group", (1, 1))?;
+        free(tenant.group)?;
+        is("without the group", (0, 0))
+    })?;
     child.go()?;
     child.finish()?;
     no_worker()

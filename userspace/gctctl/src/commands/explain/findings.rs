@@ -399,7 +399,7 @@ impl Watched<'_> {
         if let Some(permissive) = now("permissive") {
             finding.number("permissive", permissive);
             finding.line(
-                "Its processes can evade its limits on launches: channel.strict is 0, or channels are from before the limits.",
+                "Its processes can evade its limits on launches: channel.strict is 0, or channels, or what they have left, are from before the limits.",
             );
         }
         for reason in Reason::ALL {

@@ -154,7 +154,7 @@ fn limits_are_said_with_what_they_did() {
         "3 allocations were refused.",
         "1 launches passed unchanged: queue.",
         "1 channels have their tenant's ring: of the limits on launches compute.max alone binds them.",
-        "Its processes can evade its limits on launches: channel.strict is 0, or channels are from before the limits.",
+        "Its processes can evade its limits on launches: channel.strict is 0, or channels, or what they have left, are from before the limits.",
     ];
     assert_eq!(all, expected);
 }
