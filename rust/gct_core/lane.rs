@@ -69,6 +69,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`words`] | the traits of a backend: words of memory, the two sides of a channel, storage |
+//! | [`ahead`] | entries that are published before they are read |
 //! | [`channel`] | the lane: which entries are published, and when |
 //! | [`decide`] | whether a piece goes now, on which TPCs, and if not, why and until when |
 //! | `tenant` | the tenant's ring: entries in, each read once |
@@ -98,6 +99,7 @@
 
 mod acquire;
 mod admit;
+pub mod ahead;
 pub mod channel;
 mod clock;
 pub mod copies;

@@ -31,9 +31,9 @@ pub struct Lane<S: Storage, V: 'static> {
     /// The processed entry that is not published completely.
     waiting: Option<Next<V>>,
     pub(super) real: Real<S::Slots<u32>>,
-    in_flight: InFlightQueue<S, V>,
+    pub(super) in_flight: InFlightQueue<S, V>,
     /// What the governor knows of the work in flight.
-    told: InFlight,
+    pub(super) told: InFlight,
     /// The tenant's entries that the last round did not publish completely.
     held: u64,
     /// Whether an entry was refused. Nothing is published any more.
@@ -139,7 +139,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     }
 
     /// Returns whether an entry that was taken from the tenant is not published completely.
-    fn holds_back(&self) -> bool {
+    pub(super) fn holds_back(&self) -> bool {
         self.waiting.is_some() || self.stream.rest.is_some()
     }
 
@@ -217,7 +217,11 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             return 0;
         };
         let nothing = !self.holds_back() && self.tenant.taken() == target;
-        if nothing || !self.tenant.is_index(target) || !governor.is_open(now) {
+        let goes = !nothing && self.tenant.is_index(target) && governor.is_open(now);
+        if let Some(count) = self.publish_ahead(rings, governor, round, goes.then_some(target)) {
+            return count;
+        }
+        if !goes {
             return 0;
         }
         let (mut count, mut rung) = (Sat(0u32), Sat(0u32));
@@ -513,19 +517,31 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             self.real.set_base(rings, base, self.tenant.before_taken());
         }
         self.real.push(rings, word, tenant_next);
-        if let Some(submission) = submission {
-            self.in_flight.published(submission, late, round.now);
-            let ends = self.stream.replay.ends.iter().flatten();
-            for fence in ends.filter(|_| replays) {
-                let submission = Submission {
-                    fence: *fence,
-                    ..submission
-                };
-                self.in_flight.published(submission, late, round.now);
-            }
-            governor.sync(&mut self.told, self.in_flight.totals(), false);
-        }
+        self.track(submission, replays, late, governor, round.now);
         true
+    }
+
+    /// Follows what was published to its end, if there is one.
+    #[inline(always)]
+    pub(super) fn track<P: Peers>(
+        &mut self,
+        submission: Option<Submission<V>>,
+        replays: bool,
+        late: bool,
+        governor: &mut Governor<S, P>,
+        now: Ns,
+    ) {
+        let Some(submission) = submission else { return };
+        self.in_flight.published(submission, late, now);
+        let ends = self.stream.replay.ends.iter().flatten();
+        for fence in ends.filter(|_| replays) {
+            let submission = Submission {
+                fence: *fence,
+                ..submission
+            };
+            self.in_flight.published(submission, late, now);
+        }
+        governor.sync(&mut self.told, self.in_flight.totals(), false);
     }
 
     /// Updates the tenant's GP_GET if entries are in flight. Returns whether the GPU has read any

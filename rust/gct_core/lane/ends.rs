@@ -37,6 +37,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         !is_alone || is_measured || self.may_split() || self.bounds_flight().is_some()
     }
 
+    /// Counts a stall of a lane, if a limit may be the reason.
+    pub fn count_stalled(&mut self) {
+        let acts = self.acts();
+        add(&mut self.counters.sums.stalled, u64::from(acts));
+    }
+
     /// Returns whether the time of a submission may teach. Any time is better than none.
     pub(super) fn may_learn<V>(&self, submission: &Submission<V>, end: &End) -> bool {
         !submission.is_predicted() || end.error <= ERROR_MAX || self.awaits_ends()

@@ -123,6 +123,8 @@ pub struct Governor<S: Storage, P> {
     pub(super) silences: bool,
     /// Whether words ran that nobody saw, since the last time that somebody asked.
     pub(super) ran_unseen: bool,
+    /// Whether nodes may hold a mask that was ordered for them.
+    pub(super) marked: bool,
     /// The address space of the graphs whose launches are listed.
     pub(super) space: Option<u64>,
     /// The number of launches that were split, modulo 2^32.
@@ -175,6 +177,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             knows_nodes: false,
             silences: false,
             ran_unseen: false,
+            marked: false,
             space: None,
             splits: 0,
             counters: Counters::new(),
@@ -249,12 +252,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns the core's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// Returns whether words ran since the last time that nobody saw: unread ones, or a macro's, or
-    /// such as make later addresses relative.
-    pub fn take_unseen(&mut self) -> bool {
-        core::mem::take(&mut self.ran_unseen)
     }
 
     /// Returns the limits.
@@ -486,12 +483,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether the last entry was refused, once.
     pub(super) fn take_refused(&mut self) -> bool {
         core::mem::take(&mut self.refused)
-    }
-
-    /// Counts a stall of a lane, if a limit may be the reason.
-    pub fn count_stalled(&mut self) {
-        let acts = self.acts();
-        add(&mut self.counters.sums.stalled, u64::from(acts));
     }
 
     /// Returns whether a pause has a known reason: the tenant is frozen, or the backend did not run

@@ -167,6 +167,8 @@ pub struct Tracked<V> {
 pub struct InFlightQueue<S: Storage, V: 'static> {
     submissions: Queue<S::Slots<Option<Tracked<V>>>>,
     in_flight: InFlight,
+    /// The TPCs of each entry among them that nobody has read.
+    unread_tpcs: u64,
     /// How many of them were not predicted.
     unknown: Sat<u32>,
     last_end: Ns,
@@ -194,6 +196,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         Self {
             submissions: Queue::new(slots),
             in_flight: InFlight::default(),
+            unread_tpcs: 0,
             unknown: Sat(0),
             last_end: Ns(0),
             last_at: Ns(0),
@@ -244,6 +247,19 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         let stalled = self.in_flight.count > 0
             && patience::is_stalled(now - self.moved, self.in_flight.predicted);
         stalled && !core::mem::replace(&mut self.reported, true)
+    }
+
+    /// Counts an entry that was published before anybody read it. All that are not read have so many
+    /// TPCs.
+    pub(super) fn pass(&mut self, tpcs: u64, now: Ns) {
+        self.record_move(now);
+        self.unread_tpcs = tpcs;
+        self.in_flight.add(Ns(0), tpcs, false);
+    }
+
+    /// Counts it no more: it is read.
+    pub(super) fn read(&mut self) {
+        self.in_flight.remove(Ns(0), self.unread_tpcs, false);
     }
 
     fn record_move(&mut self, now: Ns) {

@@ -51,6 +51,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 (_, copy) => copy,
             },
         };
+        self.marked |= (self.mask.is_some() || self.sizes()) && (seal.stores || seal.replays);
         let found = stream.found.get(..seal.found).unwrap_or_default();
         let words = round.work.of(&seal.segment);
         let are_masked = self.mask_all(words, found, seal.resident);
@@ -181,8 +182,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         graphs.hold_others(found, masks)
     }
 
-    /// Remembers the graph nodes that a segment stores.
-    pub(super) fn learn_graphs(&mut self, words: &[u32], found: &[QmdCall]) -> Graphs {
+    /// Remembers the graph nodes that a segment stores. `arms` says that they will be armed.
+    pub(super) fn learn_graphs(&mut self, words: &[u32], found: &[QmdCall], arms: bool) -> Graphs {
         let (mut replayed, mut stores, mut keeps) = (false, false, false);
         let mut nulls = 0;
         for call in found {
@@ -202,7 +203,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 replayed,
             };
         }
-        let stored = self.learn_nodes(words, found);
+        let stored = self.learn_nodes(words, found, arms);
         self.knows_nodes |= stored || keeps;
         Graphs { stored, replayed }
     }
@@ -210,15 +211,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether a segment stores nodes, and remembers them.
     #[cold]
     #[inline(never)]
-    fn learn_nodes(&mut self, words: &[u32], found: &[QmdCall]) -> bool {
+    fn learn_nodes(&mut self, words: &[u32], found: &[QmdCall], arms: bool) -> bool {
         let mut graphs = self.nodes.memory();
-        graphs.learn(words, found, &mut self.counters) > 0
+        graphs.learn(words, found, arms, &mut self.counters) > 0
     }
 
     /// Records the masks with which nodes are stored.
     #[cold]
     #[inline(never)]
-    fn note_masks(&mut self, words: &[u32], found: &[QmdCall]) {
+    pub(super) fn note_masks(&mut self, words: &[u32], found: &[QmdCall]) {
         self.nodes.memory().note_masks(words, found);
     }
 

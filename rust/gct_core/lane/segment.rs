@@ -83,6 +83,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         next
     }
 
+    /// Returns whether words ran since the last time that nobody saw: unread ones, or a macro's, or
+    /// such as make later addresses relative.
+    pub fn take_unseen(&mut self) -> bool {
+        core::mem::take(&mut self.ran_unseen)
+    }
+
     /// Decides about an entry whose words were not read. The GPU may execute some all the same: for
     /// it, bits of an entry that are reserved mean nothing.
     #[cold]
@@ -130,7 +136,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             return transfers.map_or_else(as_it_is, Next::Transfers);
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
-        let graphs = self.learn_graphs(words, found);
+        let graphs = self.learn_graphs(words, found, !stream.published);
         if strict && graphs.replayed || self.knows_nodes && (strict || self.silences) {
             match self.list(stream, &segment, scan.found, round) {
                 Ok(None) => {}
@@ -142,7 +148,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 }
             }
         }
-        if graphs.stored {
+        if graphs.stored && !stream.published {
             let found = stream.found.get(..scan.found).unwrap_or_default();
             // So that their masks can be changed later.
             graph::arm(round.work.of(&segment), found);
@@ -442,7 +448,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let (submission, segment) = (&last.submission, seal.segment);
         let tpcs = self.tpcs_for(seal.resident);
         let split = self.pace(last, tpcs, round.copies.is_some());
-        if split.atoms <= 1 || (stream.fetch.base() != 0 && round.copies.is_none()) {
+        if split.atoms <= 1
+            || stream.published
+            || (stream.fetch.base() != 0 && round.copies.is_none())
+        {
             return None;
         }
         let found = stream.found.get(..seal.found)?;

@@ -165,6 +165,7 @@ impl Bench<'_> {
             words: u32::MAX,
             work: &mut self.work,
             now: NOW,
+            ahead: None,
         };
         let count = self.lane.publish(sides, &mut self.governor, &mut round);
         self.lane.refresh_get(sides);

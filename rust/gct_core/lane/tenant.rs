@@ -15,6 +15,9 @@ pub(super) struct TenantRing {
     seen: u32,
     /// The entry at `taken`, if it was loaded and not processed.
     loaded: Option<u64>,
+    /// How many entries before `taken` are not read, and the first of them, as an index.
+    unread: u32,
+    next_unread: u32,
 }
 
 impl TenantRing {
@@ -25,6 +28,8 @@ impl TenantRing {
             taken: 0,
             seen: 0,
             loaded: None,
+            unread: 0,
+            next_unread: 0,
         }
     }
 
@@ -37,6 +42,11 @@ impl TenantRing {
     fn put(rings: &impl Rings, otherwise: u32) -> u32 {
         let put = rings.load(Side::Tenant, Control::Put);
         put.unwrap_or(otherwise)
+    }
+
+    /// Returns how many entries the ring has.
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
     }
 
     /// Returns the index of the next entry to process.
@@ -96,5 +106,27 @@ impl TenantRing {
     pub(super) fn advance(&mut self) {
         self.loaded = None;
         self.taken = next_index(self.taken, self.entries);
+    }
+
+    /// Goes on to the entry behind it, and reads it later.
+    pub(super) fn pass(&mut self) {
+        if self.unread == 0 {
+            self.next_unread = self.taken;
+        }
+        self.unread = self.unread.saturating_add(1);
+        self.advance();
+    }
+
+    /// Returns how many entries were passed and not read.
+    pub(super) fn unread(&self) -> u32 {
+        self.unread
+    }
+
+    /// Reads the next entry that was passed.
+    pub(super) fn read(&mut self, rings: &impl Rings) -> Option<u64> {
+        let entry = rings.entry(self.next_unread);
+        self.next_unread = next_index(self.next_unread, self.entries);
+        self.unread = self.unread.saturating_sub(1);
+        entry
     }
 }

@@ -165,6 +165,11 @@ impl<V: Copy + 'static> Cut<V> {
 }
 
 impl<V: Copy + 'static> Transfers<V> {
+    /// Returns all of it as one submission, if its end can be observed.
+    pub(super) fn submission(&self) -> Option<Submission<V>> {
+        self.submission
+    }
+
     /// Returns whether the copies are released in pieces.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.is_some()
@@ -244,7 +249,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let release = stream.tracker.transfer_release();
         let fence = release.and_then(|it| Fence::at(round.memory, it.va, it.payload));
         let cuts = stream.rate.cuts(bytes, self.target(), fence.is_some());
-        let cut = if cuts {
+        let cut = if cuts && !stream.published {
             self.cut(segment, stream, round)
         } else {
             None

@@ -107,6 +107,9 @@ pub struct Round<'a, S: Storage, W: Words> {
     pub work: &'a mut Workspace<S>,
     /// Monotonic time.
     pub now: Ns,
+    /// The most entries that may be [published before they are read](super::ahead), and are read in
+    /// a later round. `None` if none may: the round is bounded, or the lane has copies.
+    pub ahead: Option<u32>,
 }
 
 impl<S: Storage, W: Words> Round<'_, S, W> {
@@ -148,6 +151,8 @@ pub struct Stream<S: Storage, V> {
     pub(super) acquire: Option<Acquire<V>>,
     /// What is left of a long segment, of which a piece was processed.
     pub(super) rest: Option<Segment>,
+    /// Whether the entry that is processed was published before, so nothing of it can change.
+    pub(super) published: bool,
 }
 
 /// What a segment waits for, and since when.
@@ -190,6 +195,7 @@ impl<S: Storage, V> Stream<S, V> {
             replay: Replay::default(),
             acquire: None,
             rest: None,
+            published: false,
         }
     }
 

@@ -176,14 +176,20 @@ impl<'a, N: Table<Slot>, Q: Table<Qmd>> Memory<'a, N, Q> {
     /// that only looks like a head does not count. There is none unless an upload [`may_store`]
     /// one, or was not scheduled.
     ///
-    /// Takes the tenant's words, before masks are put into them, and assumes that [`arm`] follows.
+    /// Takes the tenant's words, before masks are put into them. `arms` says that [`arm`] follows.
     /// Nodes that do not fit are counted.
-    pub fn learn(&mut self, words: &[u32], calls: &[QmdCall], counters: &mut Counters) -> usize {
+    pub fn learn(
+        &mut self,
+        words: &[u32],
+        calls: &[QmdCall],
+        arms: bool,
+        counters: &mut Counters,
+    ) -> usize {
         let mut nodes = Wrapping(0usize);
         for call in calls {
             let is_node = call.is_node();
             if is_node || call.source == Source::Stored {
-                let known = self.remember(call, words, is_node, counters);
+                let known = self.remember(call, words, is_node && arms, counters);
                 nodes += usize::from(is_node && known);
             }
         }

@@ -335,6 +335,7 @@ impl Lane {
             words: worker::TURN_WORDS,
             work,
             now: Ns(now_ns),
+            ahead: None,
         };
         self.exit = Exit::None;
         let governor = held.governor();

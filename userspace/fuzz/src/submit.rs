@@ -62,7 +62,7 @@ fn check_list(words: &[u32], found: &[QmdCall], class: u16) {
     let (mut nodes, mut qmds) = (vec![Slot::EMPTY; 32], vec![[0; 96]; 32]);
     let (mut index, mut counters) = (Index::new(0), Counters::new());
     let mut memory = Memory::new(&mut nodes, &mut index).keeping(Some(&mut qmds));
-    memory.learn(words, found, &mut counters);
+    memory.learn(words, found, true, &mut counters);
     memory.keep_launches(words, found, &mut counters);
     let mut steps = [Step::default(); TABLE];
     let mut visits = 0;
@@ -212,7 +212,7 @@ pub fn rewrite(data: &[u8]) {
     let mut nodes = vec![Slot::EMPTY; 32];
     let mut index = Index::new(0);
     let mut memory = Memory::new(&mut nodes, &mut index);
-    memory.learn(&words, found, &mut counters);
+    memory.learn(&words, found, true, &mut counters);
     memory.count_replays(found, &mut counters);
     for found in found {
         if let Some(run) = memory.replay(found.qmd_va) {

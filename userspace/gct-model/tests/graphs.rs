@@ -40,7 +40,7 @@ impl Graph {
             nodes: vec![Slot::EMPTY; 64],
             index: Index::new(0),
         };
-        Memory::new(&mut graph.nodes, &mut graph.index).learn(&words, found, &mut counters);
+        Memory::new(&mut graph.nodes, &mut graph.index).learn(&words, found, true, &mut counters);
         arm(&mut words, found);
         graph.machine.submit(CHANNEL, &words);
         graph.machine.run();

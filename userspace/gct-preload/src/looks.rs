@@ -92,9 +92,11 @@ fn now() -> Ns {
 impl Looks {
     fn new() -> Self {
         let now = now();
+        let cpus = processors::count();
+        worker::set_processors(cpus);
         Self {
             backoff: PollBackoff::new().resume(processors::preemptions(), now),
-            cpus: processors::count(),
+            cpus,
             counted: now,
             rests: false,
             deaf: false,
@@ -234,6 +236,7 @@ impl Looks {
         let now = now();
         if now - self.counted > COUNT {
             self.cpus = processors::count();
+            worker::set_processors(self.cpus);
             self.counted = now;
         }
         self.backoff = self.backoff.resume(processors::preemptions(), now);

@@ -267,7 +267,7 @@ impl Session {
     /// Records that an object is about to be freed: publishes the rest of every channel at or below
     /// it, and forgets these channels.
     pub(crate) fn freed(&mut self, object: Object, governors: &mut Governors) {
-        self.publish(governors, sys::now_ns());
+        self.publish(governors, sys::now_ns(), 0);
         // A client takes all its objects with it.
         let whole = object.handle == object.client;
         let mut doomed = vec![object.handle];
@@ -310,8 +310,9 @@ impl Session {
         last.word(last.tenant() + DOORBELL).map(|pair| pair.real)
     }
 
-    /// Publishes all new entries of every channel. Returns how many.
-    pub(crate) fn publish(&mut self, governors: &mut Governors, now_ns: u64) -> u32 {
+    /// Publishes all new entries of every channel, of each at most `ahead` before they are read.
+    /// Returns how many.
+    pub(crate) fn publish(&mut self, governors: &mut Governors, now_ns: u64, ahead: u32) -> u32 {
         let Self {
             mappings,
             rings,
@@ -359,6 +360,7 @@ impl Session {
                     words: u32::MAX,
                     work,
                     now: Ns(now_ns),
+                    ahead: Some(ahead),
                 };
                 count += channel.publish(shadow, governor, &mut round, doorbell);
                 channel.refresh_get(shadow);

@@ -97,6 +97,8 @@ pub(crate) struct Bench {
     pub(crate) get: u32,
     pub(crate) put: u32,
     pub(crate) launched: u32,
+    /// The most entries that are read in a later round.
+    pub(crate) ahead: u32,
     now_ns: u64,
     pub(crate) doorbell: AtomicU32,
 }
@@ -176,6 +178,7 @@ impl Bench {
             get: 0,
             put: 0,
             launched: 0,
+            ahead: 0,
             // The time of a machine that has been up for some time.
             now_ns: 1 << 40,
             doorbell: AtomicU32::new(0),
@@ -278,6 +281,7 @@ impl Bench {
             words: u32::MAX,
             work: &mut self.work,
             now: Ns(self.now_ns),
+            ahead: Some(self.ahead),
         };
         self.governor.begin(Ns(self.now_ns));
         self.channel

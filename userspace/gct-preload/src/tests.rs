@@ -2,6 +2,7 @@
 
 //! Tests the whole way from a submission to a simulated GPU.
 
+mod ahead;
 mod chips;
 pub(crate) mod copies;
 mod graph;

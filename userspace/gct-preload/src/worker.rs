@@ -27,9 +27,10 @@ use crate::stats::STATS;
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use gct_core::lane::ahead;
 use gct_core::policy::doorbell::{self, Doorbells};
 use gct_core::policy::poll::Poll;
-use gct_core::units::Ns;
+use gct_core::units::{Cpus, Ns};
 
 /// The session and the governors, under one lock.
 #[derive(Debug)]
@@ -54,6 +55,9 @@ static BELL: AtomicU32 = AtomicU32::new(0);
 /// The time within which the worker looks at work that is held back, or whose end is awaited.
 /// Neighbours learn of that end as much later.
 pub(crate) const AWAITED: Ns = Ns(50_000);
+/// The entries of a channel that a launching thread leaves for the worker to read
+/// ([`gct_core::lane::ahead`]): it looks within [`doorbell::LOOK`].
+static AHEAD: AtomicU32 = AtomicU32::new(0);
 /// The fault handler's attempts to get the lock before it leaves the work to the worker.
 const TRIES: u32 = 64;
 
@@ -111,8 +115,13 @@ impl Shared {
         self.governors.report();
     }
 
-    /// Publishes all new entries. Returns how many.
+    /// Publishes all new entries, and reads what was published before. Returns how many were new.
     pub(crate) fn publish(&mut self) -> u32 {
+        self.publish_ahead(0)
+    }
+
+    /// Publishes all new entries, of each channel at most `ahead` before they are read.
+    fn publish_ahead(&mut self, ahead: u32) -> u32 {
         let Self {
             session, governors, ..
         } = self;
@@ -126,7 +135,7 @@ impl Shared {
                 });
             }
         }
-        let count = session.publish(governors, now_ns);
+        let count = session.publish(governors, now_ns, ahead);
         for (gpu, governor) in governors.iter_mut() {
             if governor.peers().is_some() {
                 crate::governor::end(governor, session.pending_on(gpu), Ns(sys::now_ns()));
@@ -197,6 +206,11 @@ pub(crate) fn armed() -> bool {
     ARMED.load(Ordering::SeqCst)
 }
 
+/// Learns how many processors the program has.
+pub(crate) fn set_processors(cpus: Cpus) {
+    AHEAD.store(ahead::left_unread(cpus), Ordering::Relaxed);
+}
+
 /// Returns the bell's count, which [`rest`] needs from before the doorbells were armed.
 pub(crate) fn bell() -> u32 {
     BELL.load(Ordering::SeqCst)
@@ -215,7 +229,7 @@ pub(crate) fn rest(shared: Held, seen: u32, timeout: Ns) {
 /// Publishes the work of a call that is about to return, while doorbells are open.
 pub(crate) fn publish_call() {
     let Some(mut shared) = lock() else { return };
-    shared.publish();
+    shared.publish_ahead(AHEAD.load(Ordering::Relaxed));
     shared.calls = shared.calls.wrapping_add(1);
     wake_for(shared);
 }
@@ -257,6 +271,7 @@ pub(crate) fn wake() {
 pub(crate) fn finish() -> Option<String> {
     ending::at_exit();
     let mut shared = lock()?;
+    shared.publish();
     shared.report();
     Some(shared.governors.text())
 }
@@ -369,7 +384,7 @@ unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
     // SAFETY: passed on; who is in there has the lock.
     unsafe {
         stack::run(context, &mut || {
-            shared.publish();
+            shared.publish_ahead(AHEAD.load(Ordering::Relaxed));
         })
     };
     // If the program has its real doorbell back, the store must reach it.

@@ -131,6 +131,7 @@ impl Bed {
             words: 1 << 12,
             work: &mut self.work,
             now: Ns(now),
+            ahead: None,
         };
         self.lane
             .publish(&self.ring, &mut self.governor, &mut round);

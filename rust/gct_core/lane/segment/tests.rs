@@ -133,6 +133,7 @@ fn turns_of(ring: &Full, memory: &Repeated, turns: usize) -> (Vec<(u32, usize)>,
             words: TURN_WORDS,
             work: &mut work,
             now: Ns(1),
+            ahead: None,
         };
         let count = lane.publish(ring, &mut governor, &mut round);
         (count, memory.read.get() - before)

@@ -59,6 +59,7 @@ impl<'a> Bench<'a> {
             words: u32::MAX,
             work: &mut self.work,
             now: NOW,
+            ahead: None,
         };
         (&mut self.lane, &mut self.governor, round)
     }

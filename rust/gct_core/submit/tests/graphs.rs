@@ -22,7 +22,7 @@ fn upload(slots: &mut Vec<Slot>, index: &mut Index) -> (Vec<u32>, Counters) {
     let segment = &segments("graph4_upload")[0];
     let (found, mut counters) = scan(segment);
     let mut words = segment.words.clone();
-    Memory::new(slots, index).learn(&words, &found, &mut counters);
+    Memory::new(slots, index).learn(&words, &found, true, &mut counters);
     graph::arm(&mut words, &found);
     (words, counters)
 }
@@ -66,7 +66,7 @@ fn a_chain_of_which_a_part_is_not_known_says_so() {
     let (mut found, mut counters) = scan(segment);
     found.retain(|call| call.qmd_va != HEAD + 0x400);
     let mut memory = Memory::new(&mut slots, &mut index);
-    memory.learn(&segment.words, &found, &mut counters);
+    memory.learn(&segment.words, &found, true, &mut counters);
     let run = memory.replay(HEAD).unwrap();
     assert_eq!((run.nodes, run.unknown), (2, 1));
 }
@@ -173,7 +173,7 @@ fn the_head_of_a_graph_that_forks_is_known_and_masked() {
     // One channel: the replay's first call relies on registers that the upload has set.
     let (mut tracker, found) = tracked(&upload);
     let mut counters = Counters::new();
-    assert_eq!(memory.learn(&upload.words, &found, &mut counters), 13);
+    assert_eq!(memory.learn(&upload.words, &found, true, &mut counters), 13);
     let run = memory.replay(FIRST).unwrap();
     assert_eq!((run.nodes, run.unknown), (14, 0));
     let head = *memory.get(FIRST).unwrap();
@@ -216,7 +216,7 @@ fn first_launch(name: &str, memory: &mut Memory<'_, Vec<Slot>>) -> (usize, Vec<S
     for segment in first {
         let scan = tracker.scan(&segment.words, &mut found, &mut Counters::new());
         let found = &found[..scan.found];
-        learned += memory.learn(&segment.words, found, &mut Counters::new());
+        learned += memory.learn(&segment.words, found, true, &mut Counters::new());
         memory.note_masks(&segment.words, found);
     }
     let replay = segments(name).into_iter().map(|segment| {
@@ -333,7 +333,7 @@ fn ordinary_launches_are_no_heads() {
         for segment in segments(name) {
             let (found, mut counters) = scan(&segment);
             assert_eq!(
-                memory.learn(&segment.words, &found, &mut counters),
+                memory.learn(&segment.words, &found, true, &mut counters),
                 0,
                 "{name}"
             );
@@ -520,7 +520,7 @@ fn ends(upload: &str, replay: &Segment) -> Vec<End> {
     let mut memory = Memory::new(&mut slots, &mut index);
     let segment = &segments(upload)[0];
     let (found, mut counters) = scan(segment);
-    memory.learn(&segment.words, &found, &mut counters);
+    memory.learn(&segment.words, &found, true, &mut counters);
     let (tracker, found) = tracked(replay);
     let stored = |va| tracker.uploaded_word(va, &replay.words);
     let ends = memory.ends(&found, stored);

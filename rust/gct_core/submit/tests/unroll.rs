@@ -53,7 +53,7 @@ impl Known {
         found.truncate(scan.found);
         change(words, &mut found);
         let mut memory = self.memory();
-        memory.learn(words, &found, &mut counters);
+        memory.learn(words, &found, true, &mut counters);
         assert!(memory.concerns(words, &found));
         memory.keep_launches(words, &found, &mut counters);
         let mut steps = vec![Step::default(); STEPS];

@@ -293,6 +293,7 @@ impl Bench {
             words: self.turn,
             work: &mut self.work,
             now: self.now,
+            ahead: None,
         };
         let count = lane.publish(sides, &mut self.governor, &mut round);
         self.left = round.words;

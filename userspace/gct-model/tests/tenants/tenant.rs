@@ -190,6 +190,7 @@ impl Tenant {
             words: u32::MAX,
             work,
             now,
+            ahead: None,
         };
         let count = self
             .lane

@@ -185,10 +185,10 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     assert_eq!(session.gpus().collect::<Vec<_>>(), [1, 4]);
 
     submit(&session, first, first + USERD, 0);
-    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns(), 0), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0)]);
     submit(&session, second, second + USERD, 0);
-    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns(), 0), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0x407)]);
 
     // One is frozen, and the other continues.
@@ -199,7 +199,7 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     governors.prepare(1).set_limits(frozen);
     submit(&session, first, first + USERD, 1);
     submit(&session, second, second + USERD, 1);
-    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns(), 0), 1);
     assert!(session.pending_on(1) && !session.pending_on(4) && session.is_unfinished());
 }
 
@@ -249,7 +249,7 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
     for number in 0..3 {
         submit(&session, rings, rings + USERD, number);
     }
-    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 3);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns(), 0), 3);
     for again in [true, false] {
         if again {
             session.freed(object(3), &mut governors);
@@ -265,12 +265,12 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
         assert_eq!(session.channels.len(), 1);
         session.set_token(object(3), 7);
         assert_eq!(
-            session.publish(&mut governors, crate::sys::now_ns()),
+            session.publish(&mut governors, crate::sys::now_ns(), 0),
             0,
             "nothing is submitted"
         );
         submit(&session, rings, rings + USERD, 0);
-        assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
+        assert_eq!(session.publish(&mut governors, crate::sys::now_ns(), 0), 1);
     }
 }
 
@@ -461,17 +461,17 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
     session.made(alloc(4, 0xc86f, Some(params)));
     session.set_token(object(4), 0x44);
     word(userd + GP_PUT).store(5, Ordering::Relaxed);
-    session.publish(&mut governors, crate::sys::now_ns());
+    session.publish(&mut governors, crate::sys::now_ns(), 0);
     assert!(session.is_unfinished(), "it must be looked at");
     let shadow = &session.rings[0].shadow;
     let real = |at: usize| shadow.word(userd + at).unwrap().real;
     assert_eq!(real(GP_PUT).load(Ordering::Relaxed), 5);
     assert_eq!(rung(&session), [(0, 0x44)]);
     real(GP_GET).store(5, Ordering::Relaxed);
-    session.publish(&mut governors, crate::sys::now_ns());
+    session.publish(&mut governors, crate::sys::now_ns(), 0);
     assert_eq!(word(userd + GP_GET).load(Ordering::Relaxed), 5);
     session.freed(object(4), &mut governors);
-    session.publish(&mut governors, crate::sys::now_ns());
+    session.publish(&mut governors, crate::sys::now_ns(), 0);
     assert!(!session.is_unfinished());
     assert!(!session.arm(true), "the managed one is not heard");
     session.freed(object(3), &mut governors);

@@ -15,7 +15,7 @@ use gct_model::{Config, Order};
 
 /// Returns the captured upload and replay of a graph of four nodes. `number` keeps tests apart. The
 /// replay's release payload is word 17.
-fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
     // The pages of the segments' releases, and of the word that the last node adds to.
     for page in [0x2_0460_f000, 0x2_0462_7000] {
         let page = low_memory(page + number as usize * 0x10_0000, 4096);

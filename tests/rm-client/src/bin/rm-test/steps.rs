@@ -240,6 +240,7 @@ impl Channel {
             words: u32::MAX,
             work: &mut self.work,
             now: Ns(1),
+            ahead: None,
         };
         self.lane
             .publish(&self.sides, &mut self.governor, &mut round)

@@ -114,7 +114,7 @@ fn every_channel_of_a_context_is_managed_and_rung() {
         let (ring, userd) = (at(get["gp"]), at(get["userd"]));
         submit(&session, ring, userd, 0);
         assert_eq!(
-            session.publish(&mut governors, crate::sys::now_ns()),
+            session.publish(&mut governors, crate::sys::now_ns(), 0),
             1,
             "{line}"
         );
