@@ -72,7 +72,7 @@
 //! | [`ahead`] | entries that are published before they are read |
 //! | [`channel`] | the lane: which entries are published, and when |
 //! | [`decide`] | whether a piece goes now, on which TPCs, and if not, why and until when |
-//! | `tenant` | the tenant's ring: entries in, each read once |
+//! | `tenant` | the tenant's ring: entries in |
 //! | `real` | the real ring: entries out, and GP_GET |
 //! | [`ring`] | the indices of the real ring, and the tenant's index for each |
 //! | [`work`] | the buffers, the backend's part of a round |

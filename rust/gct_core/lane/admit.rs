@@ -182,10 +182,8 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                         self.sizing.released(submission, bound, &mut self.counters);
                     }
                 }
-                if let Some(submission) = submission.as_mut().filter(|it| it.kernel.is_graph()) {
-                    let predicted =
-                        self.predict((&submission.kernel, submission.path), submission.tpcs);
-                    submission.replay = predicted.unwrap_or(Ns(0));
+                if let Some(submission) = &mut submission {
+                    self.predict_replay(submission);
                 }
                 (
                     sealed.unwrap_or(*entry),

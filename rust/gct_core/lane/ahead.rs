@@ -80,35 +80,28 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Next::Transfers(transfers) => transfers.submission(),
             Next::Atoms(_) | Next::List(_) => None,
         };
-        let submission = submission.filter(|_| self.tracks_ends())?;
-        let tpcs = self.tpcs();
-        let (kernel, path) = (&submission.kernel, submission.path);
-        let replay = match kernel.is_graph() {
-            true => self.predict((kernel, path), tpcs).unwrap_or_default(),
-            false => submission.replay,
-        };
-        Some(Submission {
-            tpcs,
-            replay,
-            ..submission
-        })
+        let mut submission = submission.filter(|_| self.tracks_ends())?;
+        submission.tpcs = self.tpcs();
+        self.predict_replay(&mut submission);
+        Some(submission)
     }
 }
 
 impl<S: Storage, V: Copy + 'static> Lane<S, V> {
-    /// Publishes the tenant's entries up to `target` before they are read, if whatever it submits
-    /// goes as it is. Returns how many; `None` if each is to be read before it goes. Then all that
-    /// was published so is read: nothing passes it.
+    /// Publishes the tenant's entries up to a GP_PUT before they are read, with the channel's token,
+    /// if whatever it submits goes as it is. Returns how many; `None` if each is to be read before it
+    /// goes. Then all that was published so is read: nothing passes it. A lane with copies never
+    /// publishes so.
     #[inline(always)]
     pub(super) fn publish_ahead<W: Words<View = V>, P: Peers>(
         &mut self,
         rings: &impl Rings,
         governor: &mut Governor<S, P>,
         round: &mut Round<'_, S, W>,
-        target: Option<u32>,
+        new: Option<(u32, u32)>,
     ) -> Option<u32> {
-        let most = round.ahead?;
-        let Some(target) = target else {
+        let most = round.ahead.filter(|_| round.copies.is_none())?;
+        let Some((target, token)) = new else {
             self.catch_up(rings, governor, round, most);
             return None;
         };
@@ -116,16 +109,20 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             self.catch_up(rings, governor, round, 0);
             return None;
         }
-        let count = self.pass_all(rings, governor.tpcs(), target, round.now);
+        let count = self.pass_all(rings, target, governor.tpcs(), round.now);
+        if count > 0 {
+            rings.publish(self.real.put(), token);
+            self.refresh_get(rings);
+        }
         governor.sync(&mut self.told, self.in_flight.totals(), false);
         self.catch_up(rings, governor, round, most);
         governor.moved(round.now);
         Some(count)
     }
 
-    /// Publishes the tenant's entries up to `target`, as far as there is room. Returns how many.
-    fn pass_all(&mut self, rings: &impl Rings, tpcs: u64, target: u32, now: Ns) -> u32 {
-        let Some(token) = self.token else { return 0 };
+    /// Moves the tenant's entries up to `target` to the real ring, as far as there is room. Returns
+    /// how many.
+    fn pass_all(&mut self, rings: &impl Rings, target: u32, tpcs: u64, now: Ns) -> u32 {
         let mut count = Sat(0u32);
         while self.tenant.taken() != target && self.real.make_room(rings, 1) {
             let Some(entry) = self.tenant.entry(rings) else {
@@ -135,10 +132,6 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             self.in_flight.pass(tpcs, now);
             self.real.push(rings, entry, self.tenant.taken());
             count += 1;
-        }
-        if count > Sat(0) {
-            rings.publish(self.real.put(), token);
-            self.refresh_get(rings);
         }
         count.0
     }

@@ -218,7 +218,8 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         };
         let nothing = !self.holds_back() && self.tenant.taken() == target;
         let goes = !nothing && self.tenant.is_index(target) && governor.is_open(now);
-        if let Some(count) = self.publish_ahead(rings, governor, round, goes.then_some(target)) {
+        let new = goes.then_some((target, token));
+        if let Some(count) = self.publish_ahead(rings, governor, round, new) {
             return count;
         }
         if !goes {

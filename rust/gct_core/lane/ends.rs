@@ -53,6 +53,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         predict::predict(&self.kernels, &self.habits, launch, tpcs)
     }
 
+    /// Predicts how long a replay of a graph takes as a whole, on the TPCs that it has.
+    #[inline(always)]
+    pub(super) fn predict_replay<V>(&self, submission: &mut Submission<V>) {
+        if submission.kernel.is_graph() {
+            let launch = (&submission.kernel, submission.path);
+            submission.replay = self.predict(launch, submission.tpcs).unwrap_or(Ns(0));
+        }
+    }
+
     /// Learns the duration of a submission that has ended, and counts whether it was predicted.
     pub(super) fn learn<V>(&mut self, submission: &Submission<V>, end: &End, now: Ns) {
         self.me.shares.record_end(end.at);

@@ -122,7 +122,7 @@ impl TenantRing {
         self.unread
     }
 
-    /// Reads the next entry that was passed.
+    /// Reads the next entry that was passed. The tenant may have changed it since.
     pub(super) fn read(&mut self, rings: &impl Rings) -> Option<u64> {
         let entry = rings.entry(self.next_unread);
         self.next_unread = next_index(self.next_unread, self.entries);

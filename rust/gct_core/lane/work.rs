@@ -108,7 +108,7 @@ pub struct Round<'a, S: Storage, W: Words> {
     /// Monotonic time.
     pub now: Ns,
     /// The most entries that may be [published before they are read](super::ahead), and are read in
-    /// a later round. `None` if none may: the round is bounded, or the lane has copies.
+    /// a later round. `None` if none may, since the round is bounded.
     pub ahead: Option<u32>,
 }
 

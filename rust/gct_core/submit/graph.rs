@@ -21,8 +21,8 @@
 //! So a mask must be in the stored QMDs. The upload gets it like any other launch. Later,
 //! [`Memory`] knows the stored QMDs, and stores into their mask words change it. For that the
 //! upload arms each node, with an empty mask if none is ordered ([`arm`]). A head is armed by the
-//! first replay that needs a mask: before a PCAS names it, it may be data. Nodes are never split:
-//! dependents ignore RESUME.
+//! first replay that needs a mask: before a PCAS names it, it may be data. So is a node whose
+//! upload was published before it was read. Nodes are never split: dependents ignore RESUME.
 //!
 //! Where no work of the tenant's may start a descriptor, a replay is a list of launches instead,
 //! from the descriptors that were seen at the upload ([`Memory::unroll`]). Then no PCAS of the
