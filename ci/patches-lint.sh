@@ -102,7 +102,7 @@ lint_hook_lines() {
 		fi
 		hunk_lines[$file:$hunk]=$((${hunk_lines[$file:$hunk]:-0} + 1))
 		file_lines[$file]=$((${file_lines[$file]:-0} + 1))
-		[[ $text =~ gct|GCT|rm_ioctl\( || $text =~ ^[[:space:]]*(else|\{|\}|#endif|goto\ failed;|return\ NV_OK;)?$ ]] ||
+		[[ $text =~ gct|GCT|rm_ioctl\( || $text =~ ^[[:space:]]*(else|\{|\}|#endif|goto\ fail(ed)?;|return\ NV_OK;)?$ ]] ||
 			complain "$patch" "adds to $file a line that does not name gct: $text"
 	done < <(changed_lines "$patch")
 	local key

@@ -28,7 +28,7 @@ pub mod query;
 mod share;
 
 pub use class::Class;
-pub use decode::{decode, set_status};
+pub use decode::{decode, set_status, updated_client};
 use decode::{element, Fields};
 use mode::Mode;
 pub use share::{Share, Shared};
@@ -49,7 +49,9 @@ pub mod escape {
     pub use super::nv::NV_ESC_RM_IDLE_CHANNELS as IDLE_CHANNELS;
     pub use super::nv::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
     pub use super::nv::NV_ESC_RM_MAP_MEMORY_DMA as MAP_MEMORY_DMA;
+    pub use super::nv::NV_ESC_RM_UNMAP_MEMORY as UNMAP_MEMORY;
     pub use super::nv::NV_ESC_RM_UNMAP_MEMORY_DMA as UNMAP_MEMORY_DMA;
+    pub use super::nv::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO as UPDATE_MAPPING;
     pub use super::nv::NV_ESC_RM_VID_HEAP_CONTROL as VID_HEAP_CONTROL;
 }
 

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct, workqueue_struct};
 
-pub const GCT_ABI_VERSION: u32 = 18;
+pub const GCT_ABI_VERSION: u32 = 19;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -14,6 +14,11 @@ pub const GCT_UVM_PASSING: u32 = 0;
 pub const GCT_UVM_RENEWED: u32 = 1;
 pub const GCT_UVM_LASTING: u32 = 2;
 pub const GCT_UVM_REFUSED: u64 = 9223372036854775807;
+pub const GCT_KIND_GONE: u32 = 0;
+pub const GCT_KIND_LEAF: u32 = 1;
+pub const GCT_KIND_MEMORY: u32 = 2;
+pub const GCT_KIND_ABOVE: u32 = 3;
+pub const GCT_KIND_OTHER: u32 = 4;
 pub const GCT_DOOR_READ: u32 = 1;
 pub const GCT_DOOR_WRITE: u32 = 2;
 pub const GCT_WORKER_WOKEN: u32 = 1;
@@ -45,7 +50,7 @@ pub struct gct_gpu {
 pub struct gct_call {
     pub has_entered: u64,
     pub entered: [u64; 16usize],
-    pub served: [u64; 7usize],
+    pub served: [u64; 8usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -141,6 +146,11 @@ pub struct gct_serving {
     pub written: u32,
     pub file: u64,
 }
+#[repr(C)]
+#[derive(Debug)]
+pub struct gct_map {
+    _unused: [u8; 0],
+}
 unsafe extern "C" {
     pub fn gct_init() -> kernel::ffi::c_int;
     pub fn gct_exit();
@@ -186,7 +196,10 @@ unsafe extern "C" {
         from: *const kernel::ffi::c_void,
         n: u32,
     );
-    pub fn gct_serve_file(file: *mut kernel::ffi::c_void);
+    pub fn gct_serve_file(
+        file: *mut kernel::ffi::c_void,
+        private: *mut kernel::ffi::c_void,
+    ) -> kernel::ffi::c_int;
     pub fn gct_uvm_gpu_add(uuid: *const u8, roots: u32) -> *mut kernel::ffi::c_void;
     pub fn gct_uvm_gpu_remove(gpu: *mut kernel::ffi::c_void);
     pub fn gct_uvm_account_open(
@@ -236,6 +249,30 @@ unsafe extern "C" {
     pub fn gct_pane_fault(pane: *mut kernel::ffi::c_void, vma: *mut kernel::ffi::c_void) -> u32;
     pub fn gct_pane_mapped(pane: *mut kernel::ffi::c_void, vma: *mut kernel::ffi::c_void);
     pub fn gct_pane_close(pane: *mut kernel::ffi::c_void);
+    pub fn gct_maps_enter(
+        maps: *mut *mut kernel::ffi::c_void,
+        file: *mut kernel::ffi::c_void,
+        escape: u32,
+        arg: *const kernel::ffi::c_void,
+        size: u32,
+        call: *mut gct_call,
+    ) -> kernel::ffi::c_int;
+    pub fn gct_maps_leave(
+        maps: *mut kernel::ffi::c_void,
+        escape: u32,
+        arg: *const kernel::ffi::c_void,
+        size: u32,
+        call: *mut gct_call,
+        result: u32,
+    );
+    pub fn gct_maps_close(maps: *mut kernel::ffi::c_void, file: *mut kernel::ffi::c_void);
+    pub fn gct_map_fault(map: *mut kernel::ffi::c_void, flags: u32) -> u32;
+    pub fn gct_map_mapped(
+        map: *mut kernel::ffi::c_void,
+        vma: *mut kernel::ffi::c_void,
+    ) -> kernel::ffi::c_int;
+    pub fn gct_map_hides(map: *mut kernel::ffi::c_void) -> kernel::ffi::c_int;
+    pub fn gct_map_close(map: *mut kernel::ffi::c_void);
     pub static mut gct_owning: u32;
     pub fn gct_uvm_start(operations: *const gct_uvm_operations);
     pub fn gct_uvm_stop();
@@ -406,6 +443,9 @@ unsafe extern "C" {
     pub fn gct_bells_end(gpu: *mut gct_bell_gpu, worker: *mut gct_worker);
     pub fn gct_bells_closed(gpu: *const gct_bell_gpu) -> bool;
     pub fn gct_bells_close(gpu: *mut gct_bell_gpu);
+    pub fn gct_serve_offer(call: *mut gct_call, map: *mut gct_map) -> bool;
+    pub fn gct_serve_offered(call: *mut gct_call) -> *mut gct_map;
+    pub fn gct_map_attach(map: *mut gct_map, file: *mut kernel::ffi::c_void) -> kernel::ffi::c_int;
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
         unused: *mut kernel::ffi::c_void,
@@ -416,6 +456,14 @@ unsafe extern "C" {
         count: usize,
         offset: *mut i64,
     ) -> isize;
+    pub fn gct_governs(file: *mut kernel::ffi::c_void) -> bool;
+    pub fn gct_frees(
+        escape: u32,
+        arg: *const kernel::ffi::c_void,
+        size: u32,
+        freed: *mut u32,
+    ) -> bool;
+    pub fn gct_kind(client: u32, object: u32) -> u32;
     pub fn gct_door_call(command: u32, request: usize, rights: u32) -> kernel::ffi::c_int;
     pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);

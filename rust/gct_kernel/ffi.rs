@@ -25,14 +25,14 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // gct.h and gct_helpers.h assert the same numbers in C.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 18);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 19);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
 const _: () = assert!(offset_of!(gct_gpu, pmc_boot_42) == 28);
 const _: () = assert!(offset_of!(gct_gpu, bar0_base) == 32);
 const _: () = assert!(offset_of!(gct_gpu, name) == 64);
-const _: () = assert!(size_of::<gct_call>() == 192);
+const _: () = assert!(size_of::<gct_call>() == 200);
 const _: () = assert!(size_of::<gct_process>() == 16);
 
 /// Fails to compile if a function's type differs from its declaration in the C headers: both arms
@@ -69,6 +69,7 @@ check_signatures!(
     gct_shadows_due,
 );
 
+mod maps;
 mod uvm;
 
 /// The glue from `Arc::into_raw`, with one reference, or null.

@@ -71,7 +71,7 @@ impl gct_call {
     pub(crate) const EMPTY: Self = Self {
         has_entered: 0,
         entered: [0; Self::ENTERED_WORDS],
-        served: [0; 7],
+        served: [0; 8],
     };
 }
 

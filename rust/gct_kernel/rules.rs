@@ -25,6 +25,7 @@ pub(crate) fn obey(
     if !owned::is_owning() {
         return Ok(());
     }
+    leave_mapping(glue, file, escape, bytes)?;
     let Some(asked) = allow::refused(escape, bytes) else {
         return Ok(());
     };
@@ -63,6 +64,26 @@ pub(crate) fn leave_lent(glue: &Glue, call: &Call) -> Result<(), Status> {
             source,
         } if owned::is_lent(glue, source_client, source) => Err(rmapi::INSUFFICIENT_PERMISSIONS),
         _ => Ok(()),
+    }
+}
+
+/// Decides whether an ioctl may say by which address a mapping is known. The resource manager does
+/// not ask whose the client is, and C ends mappings by their addresses (`gct_map.c`).
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+fn leave_mapping(
+    glue: &Glue,
+    file: Option<FileId>,
+    escape: u32,
+    bytes: &[u8],
+) -> Result<(), Status> {
+    let client = rmapi::updated_client(escape, bytes);
+    let is_foreign = |client| glue.locked(|state| state.is_client_of_another(file, client));
+    match client.is_some_and(is_foreign) {
+        true => Err(rmapi::INSUFFICIENT_PERMISSIONS),
+        false => Ok(()),
     }
 }
 

@@ -366,11 +366,39 @@ void gct_bells_end(struct gct_bell_gpu *gpu, struct gct_worker *worker);
 bool gct_bells_closed(const struct gct_bell_gpu *gpu);
 void gct_bells_close(struct gct_bell_gpu *gpu);
 
+/* -- Between gct_map.c and gct_serve.c -------------------------------------- */
+
+struct gct_map;
+
+/*
+ * Have the file that the resource manager finds by a descriptor during @call be @map.
+ * offer returns false if nobody looks for the file. offered returns the map. attach returns
+ * an errno if the resource manager must not use the file: it is a map already.
+ */
+bool gct_serve_offer(struct gct_call *call, struct gct_map *map);
+struct gct_map *gct_serve_offered(struct gct_call *call);
+int gct_map_attach(struct gct_map *map, void *file);
+
 /* -- Implemented in Rust (rust/gct_kernel/ffi.rs) -------------------------- */
 
 /* Read and write a file of the tree. debugfs holds off the file's removal. */
 int gct_debugfs_show(struct seq_file *seq, void *unused);
 ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int64_t *offset);
+
+/*
+ * gct_governs() returns whether the rules for governed tenants hold for a file. gct_frees()
+ * returns whether an ioctl frees an object, and stores its client and its handle. gct_kind()
+ * asks the resource manager what an object is, as far as mappings depend on it. Context: an
+ * ioctl, or for the first the close of a file; may sleep.
+ */
+#define GCT_KIND_GONE 0u	/* there is no such object */
+#define GCT_KIND_LEAF 1u	/* goes with what it is below, alone, and takes nothing along */
+#define GCT_KIND_MEMORY 2u	/* takes nothing along */
+#define GCT_KIND_ABOVE 3u	/* leaves may be below it */
+#define GCT_KIND_OTHER 4u
+bool gct_governs(void *file);
+bool gct_frees(uint32_t escape, const void *arg, uint32_t size, uint32_t *freed);
+uint32_t gct_kind(uint32_t client, uint32_t object);
 
 /*
  * Serves an ioctl of /dev/gctgroup: @request is an address of user space, @rights say

@@ -31,6 +31,7 @@ struct gct_served {
 	uint8_t swaps;		/* number of struct gct_swap behind the copy */
 	uint16_t asked;		/* the first bytes of the copy, which the caller asked for */
 	uint64_t file;		/* token of the file that it found last, or 0 */
+	struct gct_map *map;	/* for the device file that it finds, or NULL */
 };
 
 _Static_assert(sizeof(struct gct_served) == sizeof(((struct gct_call *)0)->served),
@@ -230,10 +231,27 @@ void gct_serve_write(const void *to, const void *from, uint32_t n)
 	gct_swap_back(served, (uint8_t *)from, address, begin, end);
 }
 
-void gct_serve_file(void *file)
+bool gct_serve_offer(struct gct_call *call, struct gct_map *map)
+{
+	struct gct_served *served = gct_served_of(call);
+
+	if (!served->address)
+		return false;
+	served->map = map;
+	return true;
+}
+
+struct gct_map *gct_serve_offered(struct gct_call *call)
+{
+	return gct_served_of(call)->map;
+}
+
+int gct_serve_file(void *file, void *private)
 {
 	struct gct_served *served = gct_served_current();
 
-	if (served)
-		served->file = (uintptr_t)file;
+	if (!served)
+		return 0;
+	served->file = (uintptr_t)file;
+	return served->map ? gct_map_attach(served->map, private) : 0;
 }

@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 18
+#define GCT_ABI_VERSION 19
 
 /* The driver's release, such as 580 of "580.142". The compiler knows it. */
 #define GCT_DRIVER_RELEASE \
@@ -75,10 +75,10 @@ _Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
 struct gct_call {
 	uint64_t has_entered;		/* not 0: `entered` holds the decoded ioctl */
 	uint64_t entered[16];		/* ioctl::Entered of gct_kernel */
-	uint64_t served[7];		/* struct gct_served of gct_serve.c */
+	uint64_t served[8];		/* struct gct_served of gct_serve.c */
 };
 
-_Static_assert(sizeof(struct gct_call) == 192, "struct gct_call is ABI");
+_Static_assert(sizeof(struct gct_call) == 200, "struct gct_call is ABI");
 
 /*
  * Start and stop gctgroup with nvidia.ko. Context: process, may sleep.
@@ -198,7 +198,9 @@ void gct_ioctl_leave(void *file, uint32_t escape, void *arg, uint32_t size,
  *                      puts back what the tenant wrote where gctgroup had the
  *                      resource manager read something else.
  *   gct_serve_file()   records the token of a file that the resource manager has
- *                      found by its descriptor.
+ *                      found by its descriptor, and makes it a map (below): @private
+ *                      is the file's private data. Returns 0, or a negative errno if
+ *                      the resource manager must not use the file.
  *
  * The driver calls them only while gct_servings is not 0. Context: the ioctl; they
  * do not sleep.
@@ -206,7 +208,7 @@ void gct_ioctl_leave(void *file, uint32_t escape, void *arg, uint32_t size,
 extern uint32_t gct_servings;
 int gct_serve_read(void *to, const void *from, uint32_t n);
 void gct_serve_write(const void *to, const void *from, uint32_t n);
-void gct_serve_file(void *file);
+int gct_serve_file(void *file, void *private);
 
 /*
  * Managed memory, which nvidia-uvm.ko allocates in root chunks of 2 MiB. An address
@@ -321,6 +323,34 @@ uint32_t gct_pane_fault(void *pane, void *vma);
 void gct_pane_mapped(void *pane, void *vma);
 void gct_pane_close(void *pane);
 
+/*
+ * Mappings that end with their memory. A device file through which somebody maps the GPU's
+ * memory, while somebody is governed, is a map. The client file through which the resource
+ * manager was asked has all its maps in @maps, NULL until there is one.
+ *
+ * gct_maps_enter() and gct_maps_leave() are called between gct_ioctl_enter() and
+ * gct_ioctl_leave(), just before and just after the resource manager runs the ioctl. The
+ * first unmaps what the ioctl may end, and returns 0, or a negative errno if the ioctl must
+ * not run. @file is the client file's token. gct_maps_close() unmaps all, before the
+ * resource manager frees the file's clients; @maps is invalid after it.
+ *
+ * gct_map_fault() returns a vm_fault_t; unless that is VM_FAULT_NOPAGE, the driver maps
+ * nothing. @flags are those of the fault. gct_map_mapped() unmaps what mmap() has mapped, so
+ * that the first access faults; it returns 0, or a negative errno with which mmap() must
+ * fail. gct_map_hides() returns 1 if the memory may be accessed by its mappings alone.
+ * gct_map_close() as gct_bell_close(). Context: as for panes; enter, leave and the closes
+ * take the driver's mmap_lock.
+ */
+int gct_maps_enter(void **maps, void *file, uint32_t escape, const void *arg, uint32_t size,
+		   struct gct_call *call);
+void gct_maps_leave(void *maps, uint32_t escape, const void *arg, uint32_t size,
+		    struct gct_call *call, uint32_t result);
+void gct_maps_close(void *maps, void *file);
+uint32_t gct_map_fault(void *map, uint32_t flags);
+int gct_map_mapped(void *map, void *vma);
+int gct_map_hides(void *map);
+void gct_map_close(void *map);
+
 /* Escape numbers of the ioctls that allocate, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
 #define GCT_ESCAPE_ALLOC_OBJECT 0x28u
@@ -338,6 +368,10 @@ void gct_pane_close(void *pane);
 #define GCT_ESCAPE_MAP_MEMORY 0x4Eu
 #define GCT_ESCAPE_MAP_MEMORY_DMA 0x57u
 #define GCT_ESCAPE_UNMAP_MEMORY_DMA 0x58u
+
+/* Escapes that end a mapping for the CPU, and that say by which address it is known. */
+#define GCT_ESCAPE_UNMAP_MEMORY 0x4Fu
+#define GCT_ESCAPE_UPDATE_MAPPING 0x5Eu
 
 /*
  * What waits with the resource manager's locks, and is refused to whom gctgroup governs:
@@ -363,6 +397,8 @@ void gct_pane_close(void *pane);
 
 #define GCT_ESCAPE_OWNED_MASK                                                  \
 	(GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY) |                               \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY) |                             \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_UPDATE_MAPPING) |                           \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY_DMA) |                           \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA) |                         \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_ACCESS_REGISTRY) |                          \

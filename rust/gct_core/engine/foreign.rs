@@ -67,6 +67,19 @@ impl State<'_> {
         owner == caller || together || !governed
     }
 
+    /// Returns whether the process of a file is governed, or rules hold for the file
+    /// ([`is_governed_file`](State::is_governed_file)). O(GPUs).
+    pub fn is_bound_tenant(&self, file: FileId) -> bool {
+        let proc = self.files.get(&file).map(|file| file.proc);
+        proc.is_some_and(|proc| self.is_governed(proc)) || self.is_governed_file(file)
+    }
+
+    /// Returns whether a client is known to be another file's.
+    pub fn is_client_of_another(&self, file: Option<FileId>, client: Handle) -> bool {
+        let owner = self.objects.file_of_any(client);
+        owner.is_some() && owner != file
+    }
+
     fn is_governed(&self, proc: ProcKey) -> bool {
         self.group_of(proc).is_some() || self.binds_proc(proc)
     }

@@ -3,9 +3,10 @@
 //! Decodes the bytes of an ioctl's structure, and writes the status of a refused ioctl into them.
 
 use super::nv::{
-    self, nvos00, nvos02_with_fd, nvos05, nvos21, nvos30, nvos32, nvos38, nvos54, nvos55, nvos64,
+    self, nvos00, nvos02_with_fd, nvos05, nvos21, nvos30, nvos32, nvos38, nvos54, nvos55, nvos56,
+    nvos64,
 };
-use super::{escape, Action, Call, Class, Overrides, Share};
+use super::{escape, Action, Call, Class, Handle, Overrides, Share};
 use crate::error::Error;
 use crate::units::Sat;
 
@@ -28,6 +29,8 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
         (
             escape::REGISTER_FD
             | escape::MAP_MEMORY
+            | escape::UNMAP_MEMORY
+            | escape::UPDATE_MAPPING
             | escape::ACCESS_REGISTRY
             | escape::IDLE_CHANNELS,
             _,
@@ -57,6 +60,14 @@ impl Call {
         }
         self
     }
+}
+
+/// Returns the client whose mapping an ioctl says to be known by another address.
+pub fn updated_client(escape: u32, bytes: &[u8]) -> Option<Handle> {
+    let is_update = (escape, bytes.len()) == (escape::UPDATE_MAPPING, nvos56::SIZE);
+    is_update
+        .then(|| Fields(bytes).u32(nvos56::CLIENT).ok())
+        .flatten()
 }
 
 /// Writes the status of a call that gctgroup refuses. Returns false for a structure that [`decode`]
@@ -98,6 +109,7 @@ const fn written_back(escape: u32, size: usize) -> Option<WrittenBack> {
         (escape::VID_HEAP_CONTROL, nvos32::SIZE) => (nvos32::MEMORY, nvos32::STATUS),
         (escape::ACCESS_REGISTRY, nvos38::SIZE) => (nvos38::OBJECT, nvos38::STATUS),
         (escape::IDLE_CHANNELS, nvos30::SIZE) => (nvos30::DEVICE, nvos30::STATUS),
+        (escape::UPDATE_MAPPING, nvos56::SIZE) => (nvos56::MEMORY, nvos56::STATUS),
         _ => return None,
     };
     Some(WrittenBack { object, status })

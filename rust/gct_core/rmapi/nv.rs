@@ -83,8 +83,10 @@ numbers! {
     NV_ESC_RM_VID_HEAP_CONTROL = 0x4a;
     NV_ESC_RM_ACCESS_REGISTRY = 0x4d;
     NV_ESC_RM_MAP_MEMORY = 0x4e;
+    NV_ESC_RM_UNMAP_MEMORY = 0x4f;
     NV_ESC_RM_MAP_MEMORY_DMA = 0x57;
     NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58;
+    NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e;
     NV_ESC_CARD_INFO = 0xc8;
     NV_ESC_REGISTER_FD = 0xc9;
     NV_MAX_DEVICES = 32;
@@ -287,11 +289,19 @@ structures! {
     }
     nvos33_with_fd = "nv_ioctl_nvos33_parameters_with_fd", 56; {
         CLIENT = "params.hClient" @ 0,
+        DEVICE = "params.hDevice" @ 4,
         MEMORY = "params.hMemory" @ 8,
         OFFSET = "params.offset" @ 16,
         LENGTH = "params.length" @ 24,
+        ADDRESS = "params.pLinearAddress" @ 32,
         STATUS = "params.status" @ 40,
         FD = "fd" @ 48,
+    }
+    nvos34 = "NVOS34_PARAMETERS", 32; {
+        CLIENT = "hClient" @ 0,
+        MEMORY = "hMemory" @ 8,
+        ADDRESS = "pLinearAddress" @ 16,
+        STATUS = "status" @ 24,
     }
     nvos38 = "NVOS38_PARAMETERS", 72; {
         CLIENT = "hClient" @ 0,
@@ -314,6 +324,13 @@ structures! {
         SOURCE_CLIENT = "hClientSrc" @ 12,
         SOURCE = "hObjectSrc" @ 16,
         STATUS = "status" @ 24,
+    }
+    nvos56 = "NVOS56_PARAMETERS", 40; {
+        CLIENT = "hClient" @ 0,
+        MEMORY = "hMemory" @ 8,
+        FROM = "pOldCpuAddress" @ 16,
+        TO = "pNewCpuAddress" @ 24,
+        STATUS = "status" @ 32,
     }
 
     // Parameters of allocations: `nvos.h`, `class/cl*.h`, `alloc/alloc_channel.h`.

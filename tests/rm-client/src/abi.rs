@@ -168,6 +168,29 @@ layouts! {
         padding_end: u32,
     }
 
+    /// Ends what [`MapMemory`] has prepared. `nvos.h`.
+    UnmapMemory = "NVOS34_PARAMETERS", 32 {
+        client: u32 = "hClient",
+        device: u32 = "hDevice",
+        memory: u32 = "hMemory",
+        padding: u32,
+        address: u64 = "pLinearAddress",
+        status: u32 = "status",
+        flags: u32 = "flags",
+    }
+
+    /// Says by which address a mapping is known from now on. `nvos.h`.
+    UpdateMapping = "NVOS56_PARAMETERS", 40 {
+        client: u32 = "hClient",
+        device: u32 = "hDevice",
+        memory: u32 = "hMemory",
+        padding: u32,
+        from: u64 = "pOldCpuAddress",
+        to: u64 = "pNewCpuAddress",
+        status: u32 = "status",
+        padding_end: u32,
+    }
+
     /// Maps memory into a GPU's address space. `nvos.h`.
     MapMemoryDma = "NVOS46_PARAMETERS", 56 {
         client: u32 = "hClient",

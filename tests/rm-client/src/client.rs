@@ -431,6 +431,19 @@ impl Client {
         length: usize,
         file: &File,
     ) -> Result<Mapping, Error> {
+        self.prepare(device, object, length, file)?;
+        Ok(Mapping::new(file, length)?)
+    }
+
+    /// Prepares a file to be mapped, as [`map`](Self::map) does. Returns the address by which the
+    /// driver knows the mapping.
+    pub(crate) fn prepare(
+        &self,
+        device: Handle,
+        object: Handle,
+        length: usize,
+        file: &File,
+    ) -> Result<u64, Error> {
         let mut call = abi::MapMemory {
             client: self.handle,
             device,
@@ -442,8 +455,7 @@ impl Client {
         };
         // SAFETY: the driver returns an address and follows none.
         unsafe { sys::ioctl(&self.control.file, n::ESCAPE_MAP, &mut call) }?;
-        done(call.status)?;
-        Ok(Mapping::new(file, length)?)
+        done(call.status).map(|()| call.address)
     }
 }
 

@@ -44,6 +44,10 @@ numbers! {
     WRITE_DWORD: u32 = 2, "NVOS38_ACCESS_TYPE_WRITE_DWORD";
     /// Escape: prepare an mmap.
     ESCAPE_MAP: u8 = 0x4e, "NV_ESC_RM_MAP_MEMORY";
+    /// Escape: end what an mmap may map.
+    ESCAPE_UNMAP: u8 = 0x4f, "NV_ESC_RM_UNMAP_MEMORY";
+    /// Escape: name the address of a mapping.
+    ESCAPE_UPDATE_MAPPING: u8 = 0x5e, "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO";
     /// Escape: map into a GPU's address space.
     ESCAPE_MAP_DMA: u8 = 0x57, "NV_ESC_RM_MAP_MEMORY_DMA";
     /// Escape: unmap it.

@@ -77,9 +77,14 @@ static inline int nv_gct_file_open(nv_linux_file_private_t *nvlfp)
     return gct_file_open(&nvlfp->gct_file);
 }
 
-/* Tests the token, not gct_enabled(), so that each opened file is closed. */
+/* Tests what there is, not gct_enabled(), so that each opened file is closed. */
 static inline void nv_gct_file_close(nv_linux_file_private_t *nvlfp)
 {
+    if (unlikely(nvlfp->gct_maps != NULL))
+    {
+        gct_maps_close(nvlfp->gct_maps, nvlfp->gct_file);
+        nvlfp->gct_maps = NULL;
+    }
     if (unlikely(nvlfp->gct_file != NULL))
     {
         gct_file_close(nvlfp->gct_file);
@@ -117,6 +122,46 @@ static inline vm_fault_t nv_gct_pane_fault(nv_linux_file_private_t *nvlfp, struc
     return unlikely(pane != NULL) ? gct_pane_fault(pane, vma) : VM_FAULT_NOPAGE;
 }
 
+/* Returns VM_FAULT_NOPAGE if the file's memory may be mapped. */
+static inline vm_fault_t nv_gct_map_fault(nv_linux_file_private_t *nvlfp, struct vm_fault *vmf)
+{
+    void *map = smp_load_acquire(&nvlfp->gct_map);
+
+    return unlikely(map != NULL) ? gct_map_fault(map, vmf->flags) : VM_FAULT_NOPAGE;
+}
+
+/* Reports that nvidia_mmap() has mapped the GPU's memory. Returns its result. */
+static inline int nv_gct_map_mapped(nv_linux_file_private_t *nvlfp, struct vm_area_struct *vma)
+{
+    void *map = smp_load_acquire(&nvlfp->gct_map);
+
+    return unlikely(map != NULL) ? gct_map_mapped(map, vma) : 0;
+}
+
+/* What nvidia_vma_access() returns for memory that is accessed by its mappings alone. */
+#define NV_GCT_HIDDEN (-EINVAL)
+
+/*
+ * Returns whether a file's memory may be accessed by its mappings alone: whoever has looked
+ * up an address would use it when the memory is gone.
+ */
+static inline int nv_gct_map_hides(nv_linux_file_private_t *nvlfp)
+{
+    void *map = smp_load_acquire(&nvlfp->gct_map);
+
+    return unlikely(map != NULL) && gct_map_hides(map);
+}
+
+/* The file has no mapping any more. Tests the map, as nv_gct_bell_close() the bell. */
+static inline void nv_gct_map_close(nv_linux_file_private_t *nvlfp)
+{
+    if (unlikely(nvlfp->gct_map != NULL))
+    {
+        gct_map_close(nvlfp->gct_map);
+        nvlfp->gct_map = NULL;
+    }
+}
+
 /* The first release whose nvidia_fault() maps all pages of a file's memory. */
 #define NV_GCT_RELEASE_MAPS_ALL 570
 
@@ -130,7 +175,8 @@ static inline int nv_gct_is_cut(struct vm_area_struct *vma, NvU64 address)
 
     return GCT_DRIVER_RELEASE >= NV_GCT_RELEASE_MAPS_ALL && gct_enabled() &&
            unlikely(address >= vma->vm_end) &&
-           (READ_ONCE(nvlfp->gct_bell) != NULL || READ_ONCE(nvlfp->gct_pane) != NULL);
+           (READ_ONCE(nvlfp->gct_bell) != NULL || READ_ONCE(nvlfp->gct_pane) != NULL ||
+            READ_ONCE(nvlfp->gct_map) != NULL);
 }
 
 /*
@@ -152,8 +198,8 @@ static inline void nv_gct_pane_mapped(nv_linux_file_private_t *nvlfp, struct vm_
 
 /*
  * Returns the status of a look for I/O memory behind a mapping: an error if the mapping may
- * have gctgroup's pages, which are nobody's to keep. Only a file of the driver's has its
- * mapping in its private data.
+ * have gctgroup's pages, or ends with its memory; nobody may keep either. Only a file of the
+ * driver's has its mapping in its private data.
  */
 static inline NV_STATUS nv_gct_io_memory(struct vm_area_struct *vma, NV_STATUS status)
 {
@@ -163,7 +209,10 @@ static inline NV_STATUS nv_gct_io_memory(struct vm_area_struct *vma, NV_STATUS s
     if (nvlfp == NULL || file->f_mapping != &nvlfp->mapping)
         return status;
 
-    return READ_ONCE(nvlfp->gct_pane) != NULL ? NV_ERR_INVALID_ADDRESS : status;
+    if (READ_ONCE(nvlfp->gct_pane) != NULL || nv_gct_map_hides(nvlfp))
+        return NV_ERR_INVALID_ADDRESS;
+
+    return status;
 }
 
 /* The file has no mapping any more. Tests the pane, as nv_gct_bell_close() the bell. */
@@ -224,7 +273,12 @@ static noinline NV_STATUS nv_gct_rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv,
 
     if (gct_ioctl_enter(owner->gct_file, cmd, arg, size, &call) == 0)
     {
-        status = rm_ioctl(sp, nv, &nvlfp->nvfp, cmd, arg, size);
+        if (gct_maps_enter(&owner->gct_maps, owner->gct_file, cmd, arg, size, &call) == 0)
+            status = rm_ioctl(sp, nv, &nvlfp->nvfp, cmd, arg, size);
+        else
+            status = NV_ERR_NO_MEMORY;
+
+        gct_maps_leave(owner->gct_maps, cmd, arg, size, &call, status);
         gct_ioctl_leave(owner->gct_file, cmd, arg, size, &call, status);
     }
     else
@@ -254,9 +308,10 @@ static noinline void nv_gct_to_user(const void *to, const void *from, NvU32 n)
     gct_serve_write(to, from, n);
 }
 
-static noinline void nv_gct_file_found(nv_linux_file_private_t *nvlfp)
+/* Returns 0, or a negative errno if RM must not use the file that it has found. */
+static noinline int nv_gct_file_found(nv_linux_file_private_t *nvlfp)
 {
-    gct_serve_file(nvlfp->gct_file);
+    return gct_serve_file(nvlfp->gct_file, nvlfp);
 }
 
 static inline void nv_gct_log_line(const char *format, va_list ap)
@@ -318,6 +373,11 @@ static inline void nv_gct_bell_mapped(void *nvlfp) { }
 static inline void nv_gct_bell_close(void *nvlfp) { }
 static inline vm_fault_t nv_gct_pane_fault(void *nvlfp, void *vma) { return VM_FAULT_NOPAGE; }
 static inline void nv_gct_pane_mapped(void *nvlfp, void *vma) { }
+static inline vm_fault_t nv_gct_map_fault(void *nvlfp, void *vmf) { return VM_FAULT_NOPAGE; }
+static inline int nv_gct_map_mapped(void *nvlfp, void *vma) { return 0; }
+#define NV_GCT_HIDDEN 0
+static inline int nv_gct_map_hides(void *nvlfp) { return 0; }
+static inline void nv_gct_map_close(void *nvlfp) { }
 static inline NV_STATUS nv_gct_io_memory(void *vma, NV_STATUS status) { return status; }
 static inline void nv_gct_pane_close(void *nvlfp) { }
 static inline int gct_tracks(NvU32 cmd, const void *arg, NvU32 size) { return 0; }
@@ -326,7 +386,7 @@ static inline int gct_tracks(NvU32 cmd, const void *arg, NvU32 size) { return 0;
 static inline int gct_serving(void) { return 0; }
 static inline NV_STATUS nv_gct_from_user(void *to, const void *from, NvU32 n) { return NV_OK; }
 static inline void nv_gct_to_user(const void *to, const void *from, NvU32 n) { }
-static inline void nv_gct_file_found(void *nvlfp) { }
+static inline int nv_gct_file_found(void *nvlfp) { return 0; }
 #define nv_gct_log(format, ap) do { } while (0)
 #define nv_gct_dmabuf_add(priv, params, i) NV_OK
 #define nv_gct_dmabuf_added(priv, params) do { } while (0)

@@ -60,6 +60,7 @@ mod owned_crowded;
 mod owned_ends;
 mod owned_forged;
 mod owned_launch;
+mod owned_mapped;
 mod owned_memory;
 mod owned_mps;
 mod owned_nodes;
@@ -229,6 +230,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         shadowed::TESTS,
         shadowed_back::TESTS,
         shadowed_stalled::TESTS,
+        owned_mapped::TESTS,
         owned_memory::TESTS,
         owned_rights::TESTS,
         owned_ends::TESTS,
