@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests that work goes on while a process keeps the resource manager's locks, or waits for memory.
+//! Tests that work goes on while a process keeps the resource manager's locks.
 //!
 //! The resource manager reads the name of a key from its caller's memory with these locks held. The
 //! caller has its address space locked by a fork, as in `shadowed_stalled`, so that a page of the
@@ -16,7 +16,7 @@ use crate::shadowed_stalled::{fork_once, make_tables, while_locked, TABLE, TABLE
 use crate::submit::{queue, release};
 use crate::suspended::has_lockdep;
 use crate::tree::{eventually, Group};
-use gct_ktap::{failed, holds, skipped, Outcome, Stop, Test};
+use gct_ktap::{failed, skipped, Outcome, Stop, Test};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -24,10 +24,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub(crate) const TESTS: &[Test] = &[
-    ("owned_work_beside_a_stalled_resource_manager", works),
-    ("owned_first_channel_of_a_delayed_tenant", delayed),
-];
+pub(crate) const TESTS: &[Test] = &[("owned_work_beside_a_stalled_resource_manager", works)];
 
 /// How long the resource manager answers nobody before its locks count as kept, and how long they
 /// may take to be so.
@@ -135,59 +132,6 @@ fn works() -> Outcome {
     }
     keeps.at_step()?;
     for child in [&mut keeps, &mut needs, &mut other] {
-        child.go()?;
-        child.finish()?;
-    }
-    no_worker()
-}
-
-/// For how long a tenant's first channel takes at least, while limits are written.
-const WINDOW: Duration = Duration::from_secs(1);
-
-/// The memory cgroup of a member has its processes sleep whenever they grow. While it has its first
-/// channel, limits of its group are written, and another member has its first one, at once.
-fn delayed() -> Outcome {
-    let (group, cgroup) = (Group::new(NAME)?, Cgroup::new("delayed")?);
-    set(NAME, OWNED, "1")?;
-    let mut slow = join(&group, |parent| {
-        let session = session(0)?;
-        cgroup.enter()?;
-        parent.step()?;
-        let begun = Instant::now();
-        let mut queue = queue(&session)?;
-        let took = begun.elapsed();
-        holds(&format!("{took:?} are a delay"), took > WINDOW)?;
-        parent.step()?;
-        release(&mut queue, 0, 1)
-    })?;
-    slow.next()?;
-    let mut other = join(&group, |parent| {
-        let session = session(0)?;
-        parent.step()?;
-        let mut queue = queue(&session)?;
-        release(&mut queue, 0, 1)?;
-        parent.step()
-    })?;
-    other.next()?;
-    cgroup.delay_growth()?;
-    slow.go()?;
-    let begun = Instant::now();
-    for number in 1.. {
-        let start = Instant::now();
-        set(NAME, "compute.weight", &number.to_string())?;
-        let took = start.elapsed();
-        holds(&format!("{took:?} for a write"), took < WINDOW / 2)?;
-        if begun.elapsed() > WINDOW / 2 {
-            break;
-        }
-    }
-    let start = Instant::now();
-    other.next()?;
-    let took = start.elapsed();
-    holds(&format!("{took:?} for another's channel"), took < WINDOW)?;
-    cgroup.let_grow_at_once()?;
-    slow.at_step()?;
-    for child in [&mut slow, &mut other] {
         child.go()?;
         child.finish()?;
     }
