@@ -117,33 +117,43 @@ pub(crate) fn last_waits(atoms: &[Event]) -> Result<bool, Stop> {
     Ok(last.began > ended)
 }
 
-/// Fails unless the launches are the atoms of one: each block ran once, no atom is longer than the
-/// blocks that the GPU holds at a time, and the last atom waited for all others.
-fn judge(atoms: &[Event], blocks: u32) -> Outcome {
+/// Fails unless the launches are the atoms of one: each block ran once, and the last atom waited
+/// for all others. Returns whether none is longer than the blocks that the GPU holds at a time, as
+/// when the driver knows how long the program takes.
+fn judge(atoms: &[Event], blocks: u32) -> Result<bool, Stop> {
     let longest = cover(atoms, blocks)?;
     println!("# {} atoms of {blocks} blocks", atoms.len());
-    same("a wave at most", longest <= WAVE, true)?;
     same("the last waits", last_waits(atoms)?, true)?;
     let last = atoms.last().ok_or_else(|| failed("no atoms"))?;
-    same("the last's blocks", range(last)?[1], blocks)
+    same("the last's blocks", range(last)?[1], blocks)?;
+    same("several", atoms.len() >= 16, true)?;
+    Ok(longest <= WAVE)
 }
 
-/// Launches a long grid, which comes in atoms, and checks them.
+/// Launches of which some must be of a program that the driver knows. It learns from times that it
+/// has seen well, and a slow host shows it few.
+const LEARNT_IN: u32 = 20;
+
+/// Launches a long grid, which comes in atoms, and checks them, until two in a row have atoms of a
+/// wave at most.
 fn check_split(tenant: &mut Tenant) -> Outcome {
     let recorder = recorder()?;
-    // What the driver learns of the program, it learns from the first atoms.
-    for _ in 0..2 {
+    let mut in_a_row = 0;
+    for _ in 0..LEARNT_IN {
         let mark = recorder.mark()?;
         let (split, atoms) = (count("split")?, count("atoms")?);
         tenant.launch(LONG);
         tenant.wait(0)?;
         let found = launches(&recorder, mark, PROGRAM_OF_ONE)?;
-        judge(&found, LONG)?;
-        same("several", found.len() >= 16, true)?;
+        let in_waves = judge(&found, LONG)?;
         eventually("split", &(split + 1), || count("split"))?;
         same("atoms", count("atoms")?, atoms + found.len() as u64)?;
+        in_a_row = if in_waves { in_a_row + 1 } else { 0 };
+        if in_a_row == 2 {
+            return Ok(());
+        }
     }
-    Ok(())
+    Err(failed("no two launches in a row have a wave at most"))
 }
 
 /// A limit that is written while a tenant runs binds its next launch, until it is lifted.
@@ -338,12 +348,18 @@ fn written() -> Outcome {
                 attacker.submit_release_at(at, 0);
                 eventually("errors", &shown(errors, MMU_FAULT), || events(&me()))?;
             }
-            let mark = recorder.mark()?;
-            tenant.launch(LONG);
-            tenant.wait(0)?;
-            let atoms = launches(&recorder, mark, PROGRAM_OF_ONE)?;
-            judge(&atoms, LONG)?;
-            masked(&atoms, &disabled(LIST)?)
+            for _ in 0..LEARNT_IN {
+                let mark = recorder.mark()?;
+                tenant.launch(LONG);
+                tenant.wait(0)?;
+                let atoms = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+                let in_waves = judge(&atoms, LONG)?;
+                masked(&atoms, &disabled(LIST)?)?;
+                if in_waves {
+                    return Ok(());
+                }
+            }
+            Err(failed("no launch has a wave at most"))
         },
     )
 }

@@ -7,13 +7,14 @@ use crate::limits::{path, set};
 use crate::owned::{count, no_worker};
 use crate::owned_time::{groups, stat, tenant, MILLISECOND, ONE, PROGRAM_OF_ONE};
 use crate::process::Child;
+use crate::timing::undisturbed;
 use crate::tree::{self, eventually, Group};
 use gct_core::mask::TpcMask;
 use gct_ktap::{failed, same, Outcome, Stop, Test};
 use std::time::Instant;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("owned_time_is_billed", billed),
+    ("owned_time_is_billed", || undisturbed(billed)),
     ("owned_time_is_weighed_by_tpcs", weighed),
 ];
 

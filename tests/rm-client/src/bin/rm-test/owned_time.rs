@@ -285,8 +285,6 @@ pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>, places: [u32
         let early = launches(&recorder, mark, PROGRAM_OF_ONE)?;
         let late = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
         same("launches", early.len(), 10)?;
-        // Without an `atom.duration`: who yields has atoms.
-        same("atoms", late.len() > 1, true)?;
         for (launches, place) in [&early, &late].into_iter().zip(places) {
             let elsewhere = launches.iter().find(|launch| launch.group != place);
             same("elsewhere", elsewhere.map(|launch| launch.group), None)?;
@@ -296,11 +294,15 @@ pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>, places: [u32
         same("it waits", waits, true)?;
         same("held", stat(OTHER, "held_usec.tpcs")? > 10_000, true)?;
         same("the first is not held", stat(ONE, "held_usec.tpcs")?, 0)?;
+        // Without an `atom.duration`: who yields has atoms, when it is known how long it works.
+        if late.len() == 1 {
+            continue;
+        }
         first.kill();
         second.kill();
         return no_worker();
     }
-    Err(failed("it never came meanwhile"))
+    Err(failed("it never came meanwhile, in atoms"))
 }
 
 /// Rounds of which one must find both tenants at work, however slow the host is.
