@@ -51,13 +51,17 @@ struct gct_map {
 	bool closed;
 	bool governed;		/* when it was made */
 	bool leaf;		/* it goes with its memory and with what that is below, alone */
-	bool renamed;		/* the resource manager may know it by any address */
+	bool renamed;		/* the resource manager has known it by another address */
+	bool unknown;		/* the resource manager may know it by any address */
 	enum gct_map_state state;
 	/* What the resource manager calls it. */
 	u32 client;
 	u32 device;
 	u32 memory;
 	u64 address;
+	u64 offset;
+	u64 bytes;
+	u32 count;		/* mappings that are alike there, whose files may be closed */
 };
 
 static struct gct_maps *gct_maps_new(void)
@@ -195,34 +199,92 @@ static bool gct_map_is_of(const struct gct_map *map, const u32 *words)
 	return map->client == words[0] && map->memory == words[2];
 }
 
+/* Returns whether the resource manager may end one of two mappings for the other. */
+static bool gct_map_is_alike(const struct gct_map *map, const struct gct_map *other)
+{
+	return map->client == other->client && map->device == other->device &&
+	       map->memory == other->memory && map->address == other->address &&
+	       map->offset == other->offset && map->bytes == other->bytes && !map->renamed &&
+	       !other->renamed && map->governed && other->governed;
+}
+
+/*
+ * Returns a map with an unmapping's address, if all that it may end are alike and one of
+ * them stays: newer drivers give mappings of the same memory the same addresses. The lock of
+ * the maps is held.
+ */
+static struct gct_map *gct_maps_shared(struct gct_maps *maps, const u32 *words)
+{
+	const u64 address = gct_map_long(words, 4);
+	struct gct_map *map, *first = NULL;
+
+	list_for_each_entry(map, &maps->list, node) {
+		if (!gct_map_is_of(map, words) || (map->address != address && !map->unknown))
+			continue;
+		first = first ?: map;
+		if (!gct_map_is_alike(map, first))
+			return NULL;
+	}
+	return first && first->count > 1 ? first : NULL;
+}
+
+/* Counts the mappings that are like one. The lock of the maps is held. */
+static void gct_maps_count(struct gct_maps *maps, const struct gct_map *like, u32 count)
+{
+	struct gct_map *map;
+
+	list_for_each_entry(map, &maps->list, node) {
+		if (gct_map_is_alike(map, like))
+			map->count = count;
+	}
+}
+
 /* Holds what an unmapping may end: if nothing has its address, all of its memory. */
 static void gct_maps_hold_unmapped(struct gct_maps *maps, bool governed, const u32 *words)
 {
 	const u64 address = gct_map_long(words, 4);
-	bool found = false;
+	bool found = false, shared;
 	struct gct_map *map;
 
 	mutex_lock(&maps->lock);
+	shared = gct_maps_shared(maps, words);
 	list_for_each_entry(map, &maps->list, node)
-		found |= gct_map_is_of(map, words) && map->address == address && !map->renamed;
+		found |= gct_map_is_of(map, words) && map->address == address && !map->unknown;
 	list_for_each_entry(map, &maps->list, node) {
-		bool goes = !found || map->renamed || map->address == address;
+		bool goes = !found || map->unknown || map->address == address;
 
-		if (gct_map_is_of(map, words) && goes && (governed || map->governed))
+		if (!shared && gct_map_is_of(map, words) && goes && (governed || map->governed))
 			gct_map_hold(map);
 	}
 	mutex_unlock(&maps->lock);
 }
 
-/* Ends the maps that are held and have gone, and lets the others be mapped again. */
-static void gct_maps_settle(struct gct_maps *maps, bool unmapped)
+/* Takes note of an unmapping after which a mapping that is alike stays, if it was one. */
+static void gct_maps_unmapped(struct gct_maps *maps, const u32 *words)
+{
+	struct gct_map *shared;
+
+	mutex_lock(&maps->lock);
+	shared = gct_maps_shared(maps, words);
+	if (shared)
+		gct_maps_count(maps, shared, shared->count - 1);
+	mutex_unlock(&maps->lock);
+}
+
+/*
+ * Ends the maps that are held and have gone, and lets the others be mapped again. Returns
+ * whether any was held.
+ */
+static bool gct_maps_settle(struct gct_maps *maps, bool unmapped)
 {
 	struct gct_map *map, *next;
+	bool held = false;
 
 	mutex_lock(&maps->lock);
 	list_for_each_entry_safe(map, next, &maps->list, node) {
 		if (map->state != GCT_MAP_HELD)
 			continue;
+		held = true;
 		if (unmapped || gct_kind(map->client, map->memory) == GCT_KIND_GONE ||
 		    gct_kind(map->client, map->device) == GCT_KIND_GONE)
 			gct_map_end(map);
@@ -230,6 +292,7 @@ static void gct_maps_settle(struct gct_maps *maps, bool unmapped)
 			WRITE_ONCE(map->state, GCT_MAP_LIVE);
 	}
 	mutex_unlock(&maps->lock);
+	return held;
 }
 
 /* Takes note of another address by which the resource manager knows a mapping. */
@@ -241,17 +304,20 @@ static void gct_maps_rename(struct gct_maps *maps, const u32 *words)
 
 	mutex_lock(&maps->lock);
 	list_for_each_entry(map, &maps->list, node) {
-		if (gct_map_is_of(map, words) && (map->renamed || map->address == from)) {
-			count++;
+		if (gct_map_is_of(map, words) && (map->unknown || map->address == from)) {
+			count += map->count;
 			only = map;
 		}
 	}
-	if (count == 1 && !only->renamed) {
+	if (count == 1 && !only->unknown) {
 		only->address = to;
+		only->renamed = true;
 	} else {
 		/* The resource manager has chosen one. */
-		list_for_each_entry(map, &maps->list, node)
-			map->renamed |= gct_map_is_of(map, words);
+		list_for_each_entry(map, &maps->list, node) {
+			if (gct_map_is_of(map, words))
+				map->renamed = map->unknown = true;
+		}
 	}
 	mutex_unlock(&maps->lock);
 }
@@ -259,12 +325,22 @@ static void gct_maps_rename(struct gct_maps *maps, const u32 *words)
 /* Adds a map whose memory the resource manager has prepared to be mapped. */
 static void gct_map_made(struct gct_map *map, const u32 *words)
 {
+	struct gct_map *other;
+
 	map->client = words[0];
 	map->device = words[1];
 	map->memory = words[2];
+	map->offset = gct_map_long(words, 4);
+	map->bytes = gct_map_long(words, 6);
 	map->address = gct_map_long(words, 8);
+	map->count = 1;
 	map->leaf = gct_kind(map->client, map->memory) == GCT_KIND_LEAF;
 	mutex_lock(&map->maps->lock);
+	list_for_each_entry(other, &map->maps->list, node) {
+		if (gct_map_is_alike(map, other))
+			map->count = other->count + 1;
+	}
+	gct_maps_count(map->maps, map, map->count);
 	if (!map->closed)
 		list_add_tail(&map->node, &map->maps->list);
 	mutex_unlock(&map->maps->lock);
@@ -325,12 +401,17 @@ void gct_maps_leave(void *data, uint32_t escape, const void *arg, uint32_t size,
 	}
 	if (!maps)
 		return;
-	if (escape == GCT_ESCAPE_UNMAP_MEMORY && size == GCT_UNMAP_WORDS * sizeof(u32))
-		gct_maps_settle(maps, result == 0 && words[6] == 0);
-	else if (escape == GCT_ESCAPE_UPDATE_MAPPING && size == GCT_UPDATE_WORDS * sizeof(u32))
-		gct_maps_rename(maps, words);
-	else if (gct_frees(escape, arg, size, freed))
+	if (escape == GCT_ESCAPE_UNMAP_MEMORY && size == GCT_UNMAP_WORDS * sizeof(u32)) {
+		const bool unmapped = result == 0 && words[6] == 0;
+
+		if (!gct_maps_settle(maps, unmapped) && unmapped)
+			gct_maps_unmapped(maps, words);
+	} else if (escape == GCT_ESCAPE_UPDATE_MAPPING && size == GCT_UPDATE_WORDS * sizeof(u32)) {
+		if (result == 0 && words[8] == 0)
+			gct_maps_rename(maps, words);
+	} else if (gct_frees(escape, arg, size, freed)) {
 		gct_maps_settle(maps, false);
+	}
 }
 
 void gct_maps_close(void *data, void *file)

@@ -66,6 +66,11 @@ impl Mapped {
         Ok(Mapping::new(&self.file, self.length)?)
     }
 
+    /// Returns the address by which the driver knows the mapping.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
     /// Returns the memory.
     pub fn memory(&self) -> Handle {
         self.memory

@@ -88,19 +88,20 @@ fn over() -> Outcome {
     })
 }
 
-/// Frees ring and USERD of a channel, whose mappings for the processor it keeps. The driver reads
-/// them until the channel goes.
+/// Frees ring and USERD of a channel, which has new entries. The driver reads them until the
+/// channel goes.
 fn freed() -> Outcome {
     as_member(|_| {
         let (victim, witness) = (session(0)?, session(0)?);
         let (mut freed, mut other) = (queue(&victim)?, queue(&witness)?);
         release(&mut freed, 0, 1)?;
+        // Most of it is found when the memory is gone, with its mappings.
+        freed.write_positions(20, 0);
         for memory in [freed.memory(), victim.positions()] {
             victim.gpu().client().free(memory).during("free")?;
         }
         for number in 1..=20 {
             // What is in its ring is mapped for the GPU no more.
-            freed.write_positions(number, 0);
             freed.ring();
             release(&mut other, 0, number)?;
         }
