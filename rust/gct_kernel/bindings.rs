@@ -267,6 +267,7 @@ unsafe extern "C" {
     );
     pub fn gct_maps_close(maps: *mut kernel::ffi::c_void, file: *mut kernel::ffi::c_void);
     pub fn gct_map_fault(map: *mut kernel::ffi::c_void, flags: u32) -> u32;
+    pub fn gct_map_by_fault(map: *mut kernel::ffi::c_void) -> kernel::ffi::c_int;
     pub fn gct_map_mapped(
         map: *mut kernel::ffi::c_void,
         vma: *mut kernel::ffi::c_void,

@@ -13,9 +13,10 @@
  *   held   an ioctl may be ending it: nothing of it is mapped, and faults wait
  *   over   its memory is gone. It stays so until the file is closed
  *
- * A mapping is not in its file's tree before mmap() returns, where it would not be found.
- * So mmap() of a governed tenant leaves nothing of the GPU's memory mapped: each page is
- * mapped by a fault, below the driver's mmap_lock.
+ * A mapping is not in its file's tree before mmap() returns, where it would not be found,
+ * and other threads reach what is in the page tables meanwhile. So mmap() of a governed
+ * tenant maps nothing of the GPU's memory: each page is mapped by a fault, below the
+ * driver's mmap_lock. The processor's memory, as Grace Hopper has it, is mapped by mmap().
  */
 #include "nv-linux.h"
 
@@ -120,7 +121,7 @@ static const nv_alloc_mapping_context_t *gct_map_context(nv_linux_file_private_t
 static bool gct_map_is_of_registers(const struct gct_map *map)
 {
 	const nv_alloc_mapping_context_t *context = gct_map_context(map->nvlfp);
-	const nv_state_t *nv = NV_STATE_PTR(map->nvlfp->nvptr);
+	nv_state_t *nv = NV_STATE_PTR(map->nvlfp->nvptr);
 
 	return context && IS_REG_OFFSET(nv, context->access_start, context->access_size);
 }
@@ -452,22 +453,24 @@ uint32_t gct_map_fault(void *data, uint32_t flags)
 	}
 }
 
+int gct_map_by_fault(void *data)
+{
+	const struct gct_map *map = data;
+
+	if (READ_ONCE(map->state) != GCT_MAP_LIVE)
+		return true;
+	return map->governed && !gct_map_is_of_registers(map);
+}
+
 int gct_map_mapped(void *data, void *area)
 {
 	const struct gct_map *map = data;
-	struct vm_area_struct *vma = area;
-	const enum gct_map_state state = READ_ONCE(map->state);
+	const struct vm_area_struct *vma = area;
 
-	/* Memory of the processor's, which faults do not map (gct_sheet.c). */
-	if (vma->vm_flags & VM_MIXEDMAP)
-		return 0;
-	if (state == GCT_MAP_LIVE && (!map->governed || gct_map_is_of_registers(map)))
-		return 0;
-	/* The driver cannot map the pages of a private mapping by a fault. */
-	if (state == GCT_MAP_OVER || is_cow_mapping(vma->vm_flags))
+	if (READ_ONCE(map->state) == GCT_MAP_OVER)
 		return -EINVAL;
-	zap_special_vma_range(vma, vma->vm_start, vma->vm_end - vma->vm_start);
-	return 0;
+	/* The driver cannot map the pages of a private mapping by a fault. */
+	return gct_map_by_fault(data) && is_cow_mapping(vma->vm_flags) ? -EINVAL : 0;
 }
 
 int gct_map_hides(void *data)

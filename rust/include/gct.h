@@ -335,9 +335,10 @@ void gct_pane_close(void *pane);
  * resource manager frees the file's clients; @maps is invalid after it.
  *
  * gct_map_fault() returns a vm_fault_t; unless that is VM_FAULT_NOPAGE, the driver maps
- * nothing. @flags are those of the fault. gct_map_mapped() unmaps what mmap() has mapped, so
- * that the first access faults; it returns 0, or a negative errno with which mmap() must
- * fail. gct_map_hides() returns 1 if the memory may be accessed by its mappings alone.
+ * nothing. @flags are those of the fault. gct_map_by_fault() returns 1 if mmap() must map
+ * nothing. gct_map_mapped() returns 0 for what mmap() has made, or a negative errno with
+ * which it must fail. gct_map_hides() returns 1 if the memory may be accessed by its
+ * mappings alone.
  * gct_map_close() as gct_bell_close(). Context: as for panes; enter, leave and the closes
  * take the driver's mmap_lock.
  */
@@ -347,6 +348,7 @@ void gct_maps_leave(void *maps, uint32_t escape, const void *arg, uint32_t size,
 		    struct gct_call *call, uint32_t result);
 void gct_maps_close(void *maps, void *file);
 uint32_t gct_map_fault(void *map, uint32_t flags);
+int gct_map_by_fault(void *map);
 int gct_map_mapped(void *map, void *vma);
 int gct_map_hides(void *map);
 void gct_map_close(void *map);

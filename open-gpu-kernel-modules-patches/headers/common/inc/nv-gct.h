@@ -130,7 +130,23 @@ static inline vm_fault_t nv_gct_map_fault(nv_linux_file_private_t *nvlfp, struct
     return unlikely(map != NULL) ? gct_map_fault(map, vmf->flags) : VM_FAULT_NOPAGE;
 }
 
-/* Reports that nvidia_mmap() has mapped the GPU's memory. Returns its result. */
+/* Returns whether faults alone may map what a mapping leads to. */
+static inline int nv_gct_maps_by_fault(struct vm_area_struct *vma)
+{
+    nv_linux_file_private_t *nvlfp = NV_GET_LINUX_FILE_PRIVATE(NV_VMA_FILE(vma));
+    void *map = gct_enabled() ? smp_load_acquire(&nvlfp->gct_map) : NULL;
+
+    return unlikely(map != NULL) && gct_map_by_fault(map);
+}
+
+/*
+ * nvidia_mmap() maps the GPU's memory at once. Other threads may access it there before
+ * mmap() returns, and nobody finds it to unmap it.
+ */
+#define nv_io_remap_page_range(vma, ...)                                   \
+    (nv_gct_maps_by_fault(vma) ? 0 : nv_io_remap_page_range(vma, __VA_ARGS__))
+
+/* Reports that nvidia_mmap() has made a mapping. Returns its result. */
 static inline int nv_gct_map_mapped(nv_linux_file_private_t *nvlfp, struct vm_area_struct *vma)
 {
     void *map = smp_load_acquire(&nvlfp->gct_map);
