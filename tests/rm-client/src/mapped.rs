@@ -66,15 +66,6 @@ impl Mapped {
         Ok(Mapping::new(&self.file, self.length)?)
     }
 
-    /// Maps it at an address of this process, if nothing is mapped there.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system call.
-    pub fn map_at(&self, address: usize) -> Result<Mapping, Error> {
-        Ok(Mapping::near(&self.file, address, self.length)?)
-    }
-
     /// Returns the address by which the driver knows the mapping.
     pub fn address(&self) -> u64 {
         self.address

@@ -90,27 +90,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps what the driver has prepared for this file.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<Self> {
-        Self::map(file, 0, length, 0, 0)
-    }
-
-    /// Maps it at an address, if nothing is mapped there.
-    pub(crate) fn near(file: &File, address: usize, length: usize) -> io::Result<Self> {
-        Self::map(file, address, length, 0, 0)
+        Self::map(file, 0, length, 0)
     }
 
     /// Maps a file at an address that is also the offset in the file.
     pub(crate) fn at(file: &File, address: usize, length: usize) -> io::Result<Self> {
-        let offset = i64::try_from(address).map_err(io::Error::other)?;
-        Self::map(file, address, length, libc::MAP_FIXED_NOREPLACE, offset)
+        Self::map(file, address, length, libc::MAP_FIXED_NOREPLACE)
     }
 
-    fn map(
-        file: &File,
-        address: usize,
-        length: usize,
-        flags: i32,
-        offset: i64,
-    ) -> io::Result<Self> {
+    fn map(file: &File, address: usize, length: usize, flags: i32) -> io::Result<Self> {
+        let offset = i64::try_from(address).map_err(io::Error::other)?;
         // SAFETY: the kernel chooses the address of the new mapping, or nothing is mapped there, so
         // it replaces nothing of this process.
         let start = unsafe {

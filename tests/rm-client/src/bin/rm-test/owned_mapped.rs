@@ -18,14 +18,12 @@ use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
     ("owned_mapped_hostile_keeps_a_neighbours", neighbours),
     ("owned_mapped_hostile_ends_its_memory", ends),
     ("owned_mapped_hostile_closes_its_client", closes),
     ("owned_mapped_hostile_maps_while_it_frees", races),
-    ("owned_mapped_hostile_reads_while_it_maps", reads),
     ("owned_mapped_memory_beside_what_goes", beside),
     ("owned_mapped_hostile_has_addresses_alike", alike),
     ("owned_mapped_addresses_are_their_clients", renamed),
@@ -42,17 +40,12 @@ const OWN: u32 = 1;
 
 /// Reads a word, if it can be accessed.
 fn peek(mapping: &Mapping) -> io::Result<Option<u32>> {
-    peek_at(ptr::from_ref(mapping.u32(0)).addr())
-}
-
-/// Reads a word at an address, if there is one that can be accessed.
-fn peek_at(address: usize) -> io::Result<Option<u32>> {
     let (mut read, write) = pipe()?;
     // SAFETY: what is there is read by the system call, which reports what cannot be accessed.
     let sent = unsafe {
         libc::write(
             write.as_raw_fd(),
-            ptr::without_provenance(address),
+            ptr::from_ref(mapping.u32(0)).cast(),
             size_of::<u32>(),
         )
     };
@@ -235,40 +228,6 @@ fn races() -> Outcome {
                 outcome
             })?;
         }
-        same("secrets that were read", seen.into_inner(), 0)
-    })
-}
-
-/// Maps memory that is gone, again and again, while another thread reads where it would be.
-fn reads() -> Outcome {
-    as_member(|_| {
-        let others = session(0)?;
-        let session = session(0)?;
-        let (prepared, mapping) = mapped(&session)?;
-        let at = ptr::from_ref(mapping.u32(0)).addr();
-        session.gpu().client().free(prepared.memory())?;
-        let held = secrets(&others)?;
-        drop(mapping);
-        let (seen, over) = (AtomicU32::new(0), AtomicBool::new(false));
-        thread::scope(|scope| {
-            let reads = scope.spawn(|| -> Outcome {
-                while !over.load(Ordering::SeqCst) {
-                    if peek_at(at)? == Some(SECRET) {
-                        seen.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
-                Ok(())
-            });
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(2) {
-                if prepared.map_at(at).is_ok() {
-                    seen.fetch_add(1, Ordering::SeqCst);
-                }
-            }
-            over.store(true, Ordering::SeqCst);
-            reads.join().map_err(|_| failed("the thread"))?
-        })?;
-        drop(held);
         same("secrets that were read", seen.into_inner(), 0)
     })
 }
