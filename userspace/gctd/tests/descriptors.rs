@@ -4,11 +4,13 @@
 
 mod common;
 
-use common::{connect, eventually, hello};
-use gctd::testing::Daemon;
+use common::{connect, eventually, hello, Tenant};
+use gct_core::rmapi::{escape, Action, Call};
+use gctd::testing::{alloc, Daemon};
 use gctd_ipc::message::{Reply, Request};
 use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::socket;
+use gctd_ipc::tenant;
 use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -379,4 +381,41 @@ fn texts_that_nobody_asks_for_are_bounded() {
     assert!(has_rest(&&holders[15]));
     // Administrators read all.
     assert!(has_rest(&&admin));
+}
+
+/// Announces controls, which the library does not: for an import the core takes room for 128
+/// objects.
+#[test]
+fn announced_controls_take_no_memory() {
+    const IMPORT_OBJECTS_FROM_FD: u32 = 0x3d0c;
+    let daemon = Small::start("controls");
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id()));
+        let status = status.unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.unwrap().trim().strip_suffix(" kB").unwrap();
+        kib.parse::<u64>().unwrap() >> 10
+    };
+    let before = memory();
+    let mut tenants: Vec<_> = (0..16).map(|_| Tenant::new(&daemon.socket())).collect();
+    for tenant in &mut tenants {
+        let root = alloc(0, 0, tenant.client, 0x41);
+        tenant.ioctl(escape::ALLOC, &root, None, 0);
+        let (own, params) = (tenant.client, 1);
+        let words = [own, own, IMPORT_OBJECTS_FROM_FD, 0, params, 0, 2128, 0];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (ioctl, call) = tenant::decode(escape::CONTROL, &bytes, |_| None).unwrap();
+        // The library would not send it.
+        let free = Call {
+            action: Action::Free,
+            ..call
+        };
+        for _ in 0..1000 {
+            tenant.link.enter(&ioctl, &free);
+        }
+        // Its answer follows what was sent before.
+        assert_eq!(tenant.link.memory_view(own, own), None);
+    }
+    let more = memory() - before;
+    assert!(more < 16, "{more} MiB for {} connections", tenants.len());
 }

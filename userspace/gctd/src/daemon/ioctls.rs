@@ -72,9 +72,12 @@ impl Daemon {
         self.permits(session, &call).then_some(call)
     }
 
-    /// Announces an ioctl that is about to free or duplicate an object.
+    /// Announces an ioctl that is about to free or duplicate an object. For others, which the
+    /// library does not announce, the core would take room.
     pub(crate) fn enter(&mut self, session: &mut Session, ioctl: &Ioctl) {
-        let Some(call) = self.decode_permitted(session, ioctl) else {
+        let call = self.decode_permitted(session, ioctl);
+        let is_announced = |call: &Call| matches!(call.action, Action::Free | Action::Dup { .. });
+        let Some(call) = call.filter(is_announced) else {
             return;
         };
         let file = session.file;
