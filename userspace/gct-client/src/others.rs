@@ -10,8 +10,10 @@ use gct_core::iface::{File, Place};
 use gctd_ipc::procfs::{self, stat_field, ANCESTORS_MAX, PARENT};
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The major number of the nodes `/dev/nvidiaN` (`nv-linux.h`, NV_MAJOR_DEVICE_NUMBER).
@@ -150,9 +152,10 @@ impl Known {
                 None => break,
             }
         }
-        let text = fs::read_to_string(proc.join(format!("{pid}/cgroup"))).ok()?;
-        let cgroup = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-        let mut above = Path::new(cgroup).ancestors();
+        let text = fs::read(proc.join(format!("{pid}/cgroup"))).ok()?;
+        let mut lines = text.split(|byte| *byte == b'\n');
+        let cgroup = lines.find_map(|line| line.strip_prefix(b"0::"))?;
+        let mut above = Path::new(OsStr::from_bytes(cgroup)).ancestors();
         above.find_map(|path| self.cgroups.get(path.to_str()?).cloned())
     }
 }
@@ -363,6 +366,9 @@ mod tests {
             fs::write(proc.join("30/cgroup"), format!("7:cpu:/a/b\n0::{path}\n")).unwrap();
             known.group(&proc, 30)
         });
+        // Who may make cgroups may give them any name.
+        fs::write(proc.join("30/cgroup"), b"0::/a/b/\xff\n").unwrap();
+        let of_any_name = known.group(&proc, 30);
         fs::remove_dir_all(&proc).unwrap();
         let by_number = made.is_ok().then(|| other(7, &[2], None));
         let others = [
@@ -383,6 +389,7 @@ mod tests {
         let expected = ["b", "a", "all"].map(|group| Some(name(group)));
         assert_eq!(of_cgroup[..3], expected);
         assert_eq!(of_cgroup[3], None);
+        assert_eq!(of_any_name, Some(name("b")));
     }
 
     /// A process with many threads costs what its descriptors cost, and a thread hides nothing.

@@ -28,7 +28,9 @@ pub struct Cgroup {
 ///
 /// Fails if the process is gone, or is in no cgroup but the root.
 pub fn of(proc: &Path, cgroups: &Path, pid: u32) -> io::Result<Cgroup> {
-    let text = fs::read_to_string(proc.join(pid.to_string()).join("cgroup"))?;
+    // A container that runs may have moved to a cgroup of any name below its own.
+    let text = fs::read(proc.join(pid.to_string()).join("cgroup"))?;
+    let text = String::from_utf8_lossy(&text);
     let is_pure = cgroups.join("cgroup.controllers").exists();
     let found = parse(&text, if is_pure { "" } else { "unified" });
     found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it has no cgroup of its own"))
@@ -140,6 +142,18 @@ mod tests {
         for text in ["", "0::/\n", "8:pids:/\n0::/\n", "x\n", "1:pids:relative\n"] {
             assert_eq!(parse(text, ""), None, "{text}");
         }
+    }
+
+    #[test]
+    fn who_has_moved_to_a_cgroup_of_any_name_is_found() {
+        let name = format!("gct-plugin-names-{}", std::process::id());
+        let proc = std::env::temp_dir().join(name);
+        fs::create_dir_all(proc.join("7")).unwrap();
+        fs::write(proc.join("7/cgroup"), b"0::/kubepods/cri-4711/\xff\n").unwrap();
+        let found = of(&proc, Path::new("/nowhere"), 7);
+        fs::remove_dir_all(&proc).unwrap();
+        let own = found.unwrap().of_container("4711").unwrap();
+        assert_eq!(own.path.as_deref(), Some("/kubepods/cri-4711"));
     }
 
     #[test]
