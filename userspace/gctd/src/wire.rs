@@ -12,8 +12,11 @@ use gctd_ipc::message::Reply;
 use gctd_ipc::socket;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, Result};
-use rustix::net::{shutdown, SendFlags, Shutdown};
+use rustix::io::{Errno, IoSliceMut, Result};
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{
+    recvmsg, shutdown, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, Shutdown,
+};
 
 /// The daemon's end of a connection.
 #[derive(Debug)]
@@ -122,6 +125,7 @@ impl Wire {
         // connected, or its peer is gone, and epoll knows it.
         let _ = shutdown(&self.socket, Shutdown::Both);
         let _ = epoll::delete(epoll, &self.socket);
+        drop_received(&self.socket);
         Some(self)
     }
 
@@ -135,6 +139,19 @@ impl Wire {
         }
         ended
     }
+}
+
+/// Drops the messages that a peer has sent, to a socket that takes no more. The peer's own socket
+/// may be in one of them: it would live as long as this one.
+fn drop_received(socket: &OwnedFd) {
+    // Each message has the credentials of its sender then, for which there is no room. So an empty
+    // one is not taken for the end. Fails for no socket.
+    let _ = set_socket_passcred(socket, true);
+    let next = || {
+        let (mut none, flags) = (RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT);
+        recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut none, flags)
+    };
+    while next().is_ok_and(|message| message.flags.contains(ReturnFlags::CTRUNC)) {}
 }
 
 /// A further descriptor of a connection's socket.

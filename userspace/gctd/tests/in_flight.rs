@@ -20,7 +20,7 @@ use rustix::net::{
     self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType,
 };
-use rustix::process::{getrlimit, prlimit, Resource, Rlimit};
+use rustix::process::{getrlimit, kill_process, prlimit, Resource, Rlimit, Signal};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{channel, Sender};
@@ -209,6 +209,40 @@ fn what_was_read_counts_no_more() {
     );
     look();
     assert_eq!(ask(&other, clients[1]), 3);
+}
+
+/// A peer sends its own socket along with a message that the daemon never reads, so that nobody
+/// but the daemon has it, and leaves without having read its descriptors.
+#[test]
+fn who_leaves_its_socket_with_the_daemon_counts_no_more() {
+    let Some(daemon) = start("own-socket") else {
+        return;
+    };
+    let clients = (0xc1d1_0000..).take(CONNECTIONS);
+    let attackers: Vec<_> = clients
+        .map(|client| (with_group(&daemon, client), client))
+        .collect();
+    // All has been served.
+    std::thread::sleep(Duration::from_millis(200));
+    kill_process(daemon.pid(), Signal::STOP).unwrap();
+    for (socket, client) in &attackers {
+        let (client, object) = (*client, TSG);
+        send(socket, &Request::OpenPage { client, object }).unwrap();
+        // The second greeting ends the connection.
+        let (versions, tenant) = (VERSIONS, true);
+        send(socket, &Request::Hello { versions, tenant }).unwrap();
+        net::send(socket, &[], SendFlags::empty()).unwrap();
+        let fds = [socket.as_fd(); 2];
+        socket::send(socket.as_fd(), &Request::More, &fds, SendFlags::empty()).unwrap();
+    }
+    drop(attackers);
+    kill_process(daemon.pid(), Signal::CONT).unwrap();
+    let mut again = Vec::new();
+    let more = || {
+        again.extend(greet(&daemon));
+        again.len()
+    };
+    eventually_within(LATEST, &CONNECTIONS, more);
 }
 
 /// Keeps more descriptors in flight than the daemon may have, as its user.
