@@ -9,11 +9,11 @@
 //! | descriptor that was sent | 1, until the peer has [read it](crate::wire) |
 //! | KiB of a text | 1, until the client has asked for the last part of the text |
 //!
-//! A user may have as many of the descriptors for tenants as it leaves free for others, so at most
-//! half. The [cgroup](crate::cgroups) of a process, whichever users it has, may have a third of
-//! what it leaves free, so at most a quarter: most containers run as user 0, and can be any user.
-//! The nth cgroup from the root on, with all below it, may have an nth of that: half at most, a
-//! third, a quarter. So a container with cgroups of its own below leaves others some.
+//! Each [cgroup](crate::cgroups) of a process, whichever users it has, leaves some of what the one
+//! above may have to those beside it: as much as it has itself with all below it, and from the
+//! third one from the root on [twice as much](others_of). However many beside it take all that they
+//! get, one has a part of the rest: most containers are user 0, lie in one cgroup, and can make
+//! more. Users leave as much as they have where no cgroup divides them.
 
 use crate::cgroups::{around, counted};
 use gct_core::ids::ProcKey;
@@ -45,8 +45,14 @@ const FDS_ADMIN: u64 = 64;
 /// Most connections of one process. A process has one for each copy of the library.
 const CONNECTIONS_OF_PROCESS_MAX: u64 = 16;
 
-/// How many times as much as it has the cgroup of a process leaves free.
-const OTHERS_OF_CGROUP: u64 = 3;
+/// Returns how many times as much as it has the nth cgroup from the root on leaves to those beside
+/// it. The first ones are not containers: with more, little remained for those below.
+fn others_of(depth: usize) -> u64 {
+    match depth {
+        0..=2 => 1,
+        _ => 2,
+    }
+}
 
 /// The holders that a connection's descriptors are charged to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,12 +98,11 @@ fn fits(count: Option<&u64>, more: u64, max: u64) -> bool {
     count.copied().unwrap_or(0).saturating_add(more) <= max
 }
 
-/// Returns whether a holder may have `more` of `free` descriptors: `others` times what it has then
-/// must stay free.
-fn leaves_free(count: Option<&u64>, more: u64, free: u64, others: u64) -> bool {
-    let after = count.copied().unwrap_or(0).saturating_add(more);
-    let left = free.checked_sub(more);
-    left.is_some_and(|left| after.saturating_mul(others) <= left)
+/// Returns how many descriptors a holder of `count` may have if `free` more are there: `others`
+/// times what it has must stay free.
+fn most(count: u64, free: u64, others: u64) -> u64 {
+    let most = free.saturating_add(count) / others.saturating_add(1);
+    most.max(count)
 }
 
 /// Subtracts from a count, and removes it at 0.
@@ -156,24 +161,32 @@ impl Budget {
             self.admins += if fit { fds } else { 0 };
             return fit;
         };
-        let free = self.for_tenants.saturating_sub(self.tenants);
-        let fits_in = |(cgroup, depth): (&[u8], u64)| {
-            let others = match cgroup == account.cgroup {
-                true => depth.max(OTHERS_OF_CGROUP),
-                false => depth,
-            };
-            leaves_free(self.cgroups.get(cgroup), fds, free, others)
-        };
-        let fit = leaves_free(self.users.get(&uid), fds, free, 1)
-            && around(&account.cgroup).zip(1..).all(fits_in);
+        let fit = fds <= self.free(account, uid);
         if fit {
             self.tenants += fds;
-            *self.users.entry(uid).or_default() += fds;
             for cgroup in around(&account.cgroup) {
                 *self.cgroups.entry(cgroup.to_vec()).or_default() += fds;
             }
+            if account.cgroup.is_empty() {
+                *self.users.entry(uid).or_default() += fds;
+            }
         }
         fit
+    }
+
+    /// Returns how many more descriptors a tenant of a user may have.
+    fn free(&self, account: &Account, uid: u32) -> u64 {
+        let all = self.for_tenants.saturating_sub(self.tenants);
+        if account.cgroup.is_empty() {
+            let count = self.users.get(&uid).copied().unwrap_or(0);
+            return most(count, all, 1) - count;
+        }
+        around(&account.cgroup)
+            .zip(1..)
+            .fold(all, |free, (cgroup, depth)| {
+                let count = self.cgroups.get(cgroup).copied().unwrap_or(0);
+                most(count, free, others_of(depth)) - count
+            })
     }
 
     /// Uncharges descriptors.
@@ -183,9 +196,11 @@ impl Budget {
             return;
         };
         self.tenants = self.tenants.saturating_sub(fds);
-        subtract(&mut self.users, &uid, fds);
         for cgroup in around(&account.cgroup) {
             subtract(&mut self.cgroups, cgroup, fds);
+        }
+        if account.cgroup.is_empty() {
+            subtract(&mut self.users, &uid, fds);
         }
     }
 }
@@ -215,41 +230,37 @@ mod tests {
     #[test]
     fn users_and_cgroups_have_a_maximum() {
         let mut budget = Budget::new(1024);
-        assert_eq!(fill(&mut budget, 0, b"/a", 1), ALL / 4);
-        assert_eq!(fill(&mut budget, 0, b"/b", 1 << 20), ALL * 3 / 16);
-        assert_eq!(fill(&mut budget, 0, b"/c", 2 << 20), ALL / 16);
-        assert_eq!(
-            fill(&mut budget, 0, b"/d", 3 << 20),
-            0,
-            "user 0 has half already"
-        );
-        assert_eq!(fill(&mut budget, 7, b"/e", 4 << 20), ALL / 8);
+        for (at, cgroup) in [(1, b"/a"), (2, b"/b"), (3, b"/c")] {
+            assert_eq!(fill(&mut budget, 0, cgroup, at << 20), ALL >> at);
+        }
+        assert_eq!(fill(&mut budget, 7, b"", 4 << 20), ALL >> 4);
         assert!(
             budget.connect(&Account::ADMIN),
             "administrators have descriptors of their own"
         );
-        budget.disconnect(&account(0, b"/a", 1));
-        assert_eq!(fill(&mut budget, 7, b"/f", 5 << 20), 78);
+        budget.disconnect(&account(0, b"/a", 1 << 20));
+        assert_eq!(fill(&mut budget, 7, b"/f", 5 << 20), 26);
     }
 
     /// A container may have many users, and a user many subordinate ones.
     #[test]
     fn a_cgroup_has_its_maximum_whichever_users_it_has() {
-        for (first, second) in [
-            ("/docker-1.scope", "/docker-1.scope"),
+        for (first, second, most) in [
+            ("/docker-1.scope", "/docker-1.scope", ALL / 2),
             (
                 "/user.slice/user-7.slice/session-1.scope",
                 "/user.slice/user-7.slice/user@7.service/app.slice/many.scope",
+                ALL / 4,
             ),
         ] {
             let mut budget = Budget::new(1024);
             let filled = fill(&mut budget, 7, first.as_bytes(), 1);
-            assert_eq!(filled, ALL / 4);
+            assert_eq!(filled, most);
             for uid in 100_000..100_100 {
                 assert_eq!(fill(&mut budget, uid, second.as_bytes(), uid << 8), 0);
             }
             let others = b"/user.slice/user-8.slice/session-2.scope";
-            assert_eq!(fill(&mut budget, 8, others, 1 << 20), 156);
+            assert_eq!(fill(&mut budget, 8, others, 1 << 20), ALL / 8);
         }
     }
 
@@ -259,10 +270,29 @@ mod tests {
         let mut fill = |uid: u32, cgroup: &str| fill(&mut budget, uid, cgroup.as_bytes(), uid << 8);
         let made = (1..100).map(|n| fill(n, &format!("/pods/burst/pod1/main/{n}")));
         let made: u64 = made.sum();
-        assert!((ALL / 5 - 5..=ALL / 5).contains(&made), "{made}");
+        // A half, a half of that, and a third twice.
+        assert!((ALL / 36 - 5..=ALL / 36).contains(&made), "{made}");
         let other = fill(200, "/pods/burst/pod2/main");
-        assert!(other >= ALL / 10, "{other}");
-        assert!(fill(300, "/service") >= ALL / 10);
+        assert!(other >= ALL / 50, "{other}");
+        assert!(fill(300, "/service") >= ALL / 3);
+    }
+
+    /// Most containers run as user 0, and lie in one cgroup. Each of many takes all that it gets.
+    #[test]
+    fn hostile_containers_leave_descriptors_for_another() {
+        for (above, below) in [
+            ("/kubepods/burstable/pod", "/main"),
+            ("/system.slice/docker-", ""),
+        ] {
+            let mut budget = Budget::new(1 << 19);
+            let mut fill = |number: u32| {
+                let cgroup = format!("{above}{number}{below}");
+                fill(&mut budget, 0, cgroup.as_bytes(), number << 20)
+            };
+            let took: Vec<_> = (1..=10).map(&mut fill).collect();
+            let other = fill(11);
+            assert!(other > 100, "{took:?} {other}");
+        }
     }
 
     #[test]
@@ -286,7 +316,7 @@ mod tests {
         while budget.try_charge(&one, FDS_PAGE) {
             pages += 1;
         }
-        assert_eq!(pages, (ALL / 4 - FDS_CONNECTION) / FDS_PAGE);
+        assert_eq!(pages, (ALL / 2 - FDS_CONNECTION) / FDS_PAGE);
         budget.uncharge(&one, pages * FDS_PAGE);
         budget.disconnect(&one);
         let empty = budget.users.is_empty() && budget.cgroups.is_empty();

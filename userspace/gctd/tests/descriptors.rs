@@ -392,7 +392,9 @@ fn announced_controls_take_no_memory() {
     let memory = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id()));
         let status = status.unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
         let kib = line.unwrap().trim().strip_suffix(" kB").unwrap();
         kib.parse::<u64>().unwrap() >> 10
     };

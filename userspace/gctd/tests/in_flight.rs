@@ -184,14 +184,20 @@ fn what_was_read_counts_no_more() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can start a daemon as another user");
     }
-    // Two connections with pages, and the descriptors of one answer: three quarters or the half of
-    // what there is must stay free of them.
+    // Two connections with pages, and the descriptors of one answer, are a half of what a user may
+    // have, or of what the first cgroups may, and a third in each further one.
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap();
-    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
-    let room = match cgroup {
-        Some("/") | None => 28,
-        Some(_) => 54,
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let cgroup = cgroup.unwrap_or_default();
+    let counted = match cgroup.starts_with("user.slice/") {
+        true => 2,
+        false => 8,
     };
+    let parts = [2, 2, 3, 3, 3, 3, 3, 3].into_iter().take(counted);
+    let room = cgroup
+        .split('/')
+        .zip(parts)
+        .fold(14, |room, (_, of)| room * of);
     let daemon = Daemon::with_descriptors("read", 1, Some(192 + room));
     let look = || std::thread::sleep(Duration::from_millis(2500));
     let clients = [0xc1d1_0000, 0xc1d1_0001];
