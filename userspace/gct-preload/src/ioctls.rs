@@ -14,7 +14,7 @@ use crate::governors::Governors;
 use crate::rm::{Effect, Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
-use crate::{daemon, ending, fault, forks, looks, optional, pager, startup, worker};
+use crate::{daemon, ending, fault, forks, looks, optional, startup, worker};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gct_core::rmapi::{self, Action, Call, Lookup};
@@ -136,13 +136,7 @@ fn enter(ioctl: &Ioctl, call: &Call) -> Option<Verdict> {
         };
         learn(|session, governors| session.freed(object, governors));
     }
-    match pager::is_uncharged() {
-        true => {
-            ioctl.ask_for_huge_pages(call);
-            None
-        }
-        false => daemon::before(ioctl, call),
-    }
+    daemon::before(ioctl, call)
 }
 
 /// Changes the session, and manages what is new in it.

@@ -7,7 +7,6 @@
 //! Each ring of a function that is missing here costs a fault. A function that waits for its own
 //! work must not be a [`Call`]: it returns only after that was published.
 
-use super::gate::Pass;
 use super::pageable::launching;
 use super::symbols::{
     CTX_SYNCHRONIZE, CTX_SYNCHRONIZE_V2, EVENT_RECORD, EVENT_RECORD_PER_THREAD, EVENT_SYNCHRONIZE,
@@ -27,18 +26,13 @@ use core::ffi::{c_uchar, c_uint, c_void};
 #[derive(Debug)]
 pub(super) struct Call {
     counted: bool,
-    _pass: Pass,
 }
 
 impl Call {
     /// Begins a call.
     pub(super) fn begin() -> Self {
-        let pass = Pass::begin();
         let counted = calls::begin();
-        Self {
-            counted,
-            _pass: pass,
-        }
+        Self { counted }
     }
 }
 
@@ -61,22 +55,6 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         keep_errno(worker::waited);
-    }
-}
-
-/// A wait for a copy that the same call submits.
-#[derive(Debug)]
-struct Copied {
-    _wait: Wait,
-    _pass: Pass,
-}
-
-impl Copied {
-    fn begin() -> Self {
-        Self {
-            _pass: Pass::begin(),
-            _wait: Wait::begin(),
-        }
     }
 }
 
@@ -211,9 +189,6 @@ calls! { Wait:
     cuStreamSynchronize is STREAM_SYNCHRONIZE,
     cuStreamSynchronize_ptsz is STREAM_SYNCHRONIZE_PER_THREAD: (stream: Stream);
     cuEventSynchronize is EVENT_SYNCHRONIZE: (event: *mut c_void);
-}
-
-calls! { Copied:
     cuMemcpyDtoH_v2 is MEMCPY_DTOH, cuMemcpyDtoH_v2_ptds is MEMCPY_DTOH_PER_THREAD: (
         to: *mut c_void, from: Address, bytes: usize
     );

@@ -21,7 +21,7 @@ use gct_core::policy::placement::Move;
 use gct_core::policy::prefetch::{self, Next, Use};
 use gct_core::policy::repeats::{self, Doubt, Price, KNOWN, LOG_MAX};
 use gct_core::units::{Bytes, Ns};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The most pieces of a launch that are kept.
@@ -123,8 +123,6 @@ pub(super) struct Ahead {
     rests_until: Ns,
     /// When a launch asked last what it should wait for.
     asked: Ns,
-    /// Room on the GPU that moves have left.
-    left: Bytes,
     next: Vec<Next>,
     /// How often all uses of the step were looked at for moves.
     #[cfg(test)]
@@ -248,11 +246,14 @@ impl Memory {
     /// Makes a step of the last launches.
     ///
     /// Only the start of an argument is known: a use is one of the pieces behind it, too, up to the
-    /// next one into which an argument of the launch points. What it does not use has little cost.
+    /// next one into which an argument points.
     fn step(&self, period: usize, by: usize) -> Step {
         let log = &self.ahead.log;
         let begins = log.len() - period;
         let launches = || log.iter().skip(begins);
+        let starts: BTreeSet<u64> = launches()
+            .flat_map(|launch| launch.pieces.iter().copied())
+            .collect();
         let mut step = Step {
             // CAST: widening.
             anchor: self.ahead.number.wrapping_sub(period as u64),
@@ -270,7 +271,7 @@ impl Memory {
                     .at(*piece)
                     .map_or(0, |at| self.spans[at].base + self.spans[at].bytes);
                 let behind = (*piece..end).step_by(super::PIECE as usize).skip(1);
-                let behind = behind.take_while(|piece| !launch.pieces.contains(piece));
+                let behind = behind.take_while(|piece| !starts.contains(piece));
                 step.addresses
                     .extend(core::iter::once(*piece).chain(behind));
                 let mut of = Use::new(usize::MAX);
@@ -366,53 +367,41 @@ impl Memory {
         is_expected.then(|| step.uses_of(number))
     }
 
-    /// Returns the moves that the last launch, which is not made yet, should wait for.
-    pub(crate) fn before_launch(&mut self, now: Ns) -> Vec<Move> {
+    /// Returns the next move that the last launch, which is not made yet, should wait for.
+    pub(crate) fn before_launch(&mut self, now: Ns) -> Option<Move> {
         self.ahead.asked = now;
         if self.is_over() || now < self.ahead.rests_until {
-            return Vec::new();
+            return None;
         }
         self.relocate();
         if !self.has_remote_ahead() {
-            return Vec::new();
+            return None;
         }
-        let Some(launch) = self.expected().filter(|launch| self.decides(launch)) else {
-            return Vec::new();
-        };
+        let launch = self.expected().filter(|launch| self.decides(launch))?;
+        let step = self.ahead.step.as_mut()?;
+        let next = &mut self.ahead.next;
+        next.resize(self.pieces.len(), Next::default());
+        let free = super::minus(self.room, self.charged);
+        // Room that has just become free may be wanted again.
+        let device = Bytes(free.device).min(self.free.steady());
         #[cfg(test)]
         {
             self.ahead.decisions += 1;
         }
-        let moves = self.plan(launch, now);
-        if let (true, Some(step)) = (moves.is_empty(), &mut self.ahead.step) {
+        let times = (self.ahead.price.get(), now);
+        let made = prefetch::before(
+            launch,
+            &self.pieces,
+            &step.uses,
+            next,
+            (device, Bytes(free.host)),
+            times,
+        );
+        if made.is_none() {
             let number = self.ahead.number.wrapping_sub(1);
             step.again = repeats::again_after(number, step.names.len());
         }
-        moves
-    }
-
-    /// Plans the moves before the launch with these uses, if any pays for it, and before those
-    /// behind it.
-    fn plan(&mut self, launch: Range<usize>, now: Ns) -> Vec<Move> {
-        let free = super::minus(self.room, self.charged);
-        // Room that has just become free may be wanted again, but for what moves have left.
-        let mut device = Bytes(free.device).min(self.free.steady().max(self.ahead.left));
-        let Some(step) = &self.ahead.step else {
-            return Vec::new();
-        };
-        let next = &mut self.ahead.next;
-        next.resize(self.pieces.len(), Next::default());
-        let mut moves = vec![Move::Return(0); prefetch::BATCH];
-        let room = (device, Bytes(free.host));
-        let times = (self.ahead.price.get(), now);
-        let planned = prefetch::plan(launch, &self.pieces, &step.uses, next, room, times, &mut moves);
-        moves.truncate(planned);
-        for made in &moves {
-            let bytes = |at: Option<usize>| at.map_or(Bytes(0), |at| self.pieces[at].bytes);
-            device = device + bytes(made.leaves()) - bytes(made.comes());
-        }
-        self.ahead.left = device;
-        moves
+        made
     }
 
     /// Records that the last launch is made now.
@@ -429,7 +418,6 @@ impl Memory {
 
     /// Moves nothing before launches for a while.
     pub(crate) fn rest(&mut self, now: Ns) {
-        self.ahead.left = Bytes(0);
         self.ahead.rests_until = repeats::rests_until(now);
     }
 }
