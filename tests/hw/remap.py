@@ -3,8 +3,8 @@
 #
 # Measures memory of cuMemCreate that is mapped at one address from the GPU's memory and from the
 # host's in turns: what mapping costs, alone, beside running kernels and beside copies, whether it
-# waits for them or slows them, what memory costs to take, and how fast kernels and copies reach the
-# host's.
+# waits for them or slows them, what memory costs to take, and how fast kernels, copies and matrix
+# products reach the host's.
 #
 #     usage: tests/hw/remap.py        # needs PyTorch
 import ctypes
@@ -157,8 +157,8 @@ def slowing(matrix):
 
 
 class Floats:
-    def __init__(self, at, count):
-        self.__cuda_array_interface__ = dict(shape=(count,), typestr="<f4", data=(at.value, False), version=3)
+    def __init__(self, at, *shape):
+        self.__cuda_array_interface__ = dict(shape=shape, typestr="<f4", data=(at.value, False), version=3)
 
 
 def host_memory():
@@ -197,6 +197,33 @@ def host_memory():
         print(f"256 MiB give place to the {name}'s, us: {times}", flush=True)
 
 
+def tensor(where, rows, columns):
+    """Numbers of 16 bits in memory of their own."""
+    size = -(-2 * rows * columns // (2 * MIB)) * 2 * MIB
+    at = reserve(size)
+    place(at, size, create(size, where))
+    return torch.as_tensor(Floats(at, rows, columns // 2), device="cuda").view(torch.bfloat16).normal_()
+
+
+def products():
+    """Matrix products of which one matrix lies on the host."""
+    width = 4096
+    weights = {where: tensor(where, width, width) for where in (DEVICE, HOST)}
+    print("| rows | all on the GPU, ms | weights, 32 MiB, on the host | rows there | result there |")
+    print("|---|---|---|---|---|")
+    for count in (1, 64, 256, 1024, 4096, 16384):
+        rows, results = ({where: tensor(where, count, width) for where in (DEVICE, HOST)} for _ in range(2))
+
+        def took(a, b, c):
+            work = lambda: torch.mm(rows[a], weights[b].t(), out=results[c])
+            run = lambda: timed(lambda: (work(), torch.cuda.synchronize())) / 1e3
+            work()
+            return f"{sorted(run() for _ in range(9))[4]:.2f}"
+
+        places = (DEVICE, DEVICE, DEVICE), (DEVICE, HOST, DEVICE), (HOST, DEVICE, DEVICE), (DEVICE, DEVICE, HOST)
+        print(f"| {count} | {' | '.join(took(*place) for place in places)} |", flush=True)
+
+
 def main():
     torch.zeros(1, device="cuda")
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -206,6 +233,7 @@ def main():
     pieces()
     slowing(matrix)
     host_memory()
+    products()
 
 
 if __name__ == "__main__":
