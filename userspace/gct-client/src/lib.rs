@@ -7,7 +7,7 @@
 //! [`gct_core::iface`] alone defines what a file may hold and how it looks. This crate adds paths,
 //! system calls and errors for people.
 //!
-//! [`capture`] reads and writes recorded submissions.
+//! [`capture`] reads and writes recorded submissions, [`mps`] takes clients from their MPS server.
 
 pub mod capture;
 mod content;
@@ -15,6 +15,7 @@ mod daemon;
 mod device;
 mod error;
 mod kernel;
+pub mod mps;
 mod others;
 mod target;
 mod transport;
@@ -22,7 +23,7 @@ mod tree;
 
 pub use content::Content;
 pub use error::{one_line, Error, Kind, Refusal};
-pub use others::{others, Found, Other};
+pub use others::{is_member, others, Found, Other};
 pub use target::{Owner, Target};
 pub use transport::Door;
 pub use tree::{Tree, DEFAULT_ROOT, KERNEL_CONTAINER};

@@ -94,6 +94,27 @@ pub fn others(tree: &Tree, proc: &Path) -> Result<Found, Error> {
     Ok(found)
 }
 
+/// Returns whether a process is a member of a group. One that gctd does not know is, if its cgroup
+/// says so: whose child it is says nothing, for the parent may have become a member later. `proc`
+/// is a `/proc` of the tree's pid namespace.
+///
+/// # Errors
+///
+/// Those of reading the tree.
+pub fn is_member(tree: &Tree, proc: &Path, group: &str, pid: u32) -> Result<bool, Error> {
+    let target = Target::Owner(Owner::Group(group.to_owned()));
+    let procs = tree.read(&target, files::entry(File::GroupProcs))?;
+    if matches!(procs, Content::Pids(pids) if pids.contains(&pid)) {
+        return Ok(true);
+    }
+    if tree.owners()?.contains(&Owner::Process(pid)) {
+        return Ok(false);
+    }
+    let known = Known::read(tree)?;
+    let of_cgroup = known.by_cgroup(proc, pid).map(String::as_str);
+    Ok(of_cgroup == Some(group) && known.by_ancestor(proc, pid).is_none())
+}
+
 /// Returns whether a file of a pool has another value than its default. What a GPU does not
 /// support, and what went meanwhile, limits nothing.
 fn is_limited(tree: &Tree, pool: &Target) -> bool {
@@ -141,22 +162,28 @@ impl Known {
 
     /// Returns the group of a process: that of the closest member among it and its ancestors, or
     /// else that of the closest cgroup.
-    fn group(&self, proc: &Path, pid: u32) -> Option<String> {
+    fn group(&self, proc: &Path, pid: u32) -> Option<&String> {
+        let of_member = self.by_ancestor(proc, pid);
+        of_member.or_else(|| self.by_cgroup(proc, pid))
+    }
+
+    fn by_ancestor(&self, proc: &Path, pid: u32) -> Option<&String> {
         let mut ancestor = pid;
         for _ in 0..ANCESTORS_MAX {
             if let Some(group) = self.members.get(&ancestor) {
-                return Some(group.clone());
+                return Some(group);
             }
-            match parent(&proc.join(ancestor.to_string())) {
-                Some(parent) => ancestor = parent,
-                None => break,
-            }
+            ancestor = parent(&proc.join(ancestor.to_string()))?;
         }
+        None
+    }
+
+    fn by_cgroup(&self, proc: &Path, pid: u32) -> Option<&String> {
         let text = fs::read(proc.join(format!("{pid}/cgroup"))).ok()?;
         let mut lines = text.split(|byte| *byte == b'\n');
         let cgroup = lines.find_map(|line| line.strip_prefix(b"0::"))?;
         let mut above = Path::new(OsStr::from_bytes(cgroup)).ancestors();
-        above.find_map(|path| self.cgroups.get(path.to_str()?).cloned())
+        above.find_map(|path| self.cgroups.get(path.to_str()?))
     }
 }
 
@@ -199,7 +226,7 @@ fn find(proc: &Path, known: &Known, mut look: Look) -> Found {
                 pid,
                 gpus,
                 command: procfs::program(&process),
-                group: known.group(proc, pid),
+                group: known.group(proc, pid).cloned(),
                 escapes: Vec::new(),
             });
         }
@@ -364,11 +391,11 @@ mod tests {
         known.members.clear();
         let of_cgroup = ["/a/b/c/d", "/a/bc", "/ab", ""].map(|path| {
             fs::write(proc.join("30/cgroup"), format!("7:cpu:/a/b\n0::{path}\n")).unwrap();
-            known.group(&proc, 30)
+            known.group(&proc, 30).cloned()
         });
         // Who may make cgroups may give them any name.
         fs::write(proc.join("30/cgroup"), b"0::/a/b/\xff\n").unwrap();
-        let of_any_name = known.group(&proc, 30);
+        let of_any_name = known.group(&proc, 30).cloned();
         fs::remove_dir_all(&proc).unwrap();
         let by_number = made.is_ok().then(|| other(7, &[2], None));
         let others = [

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use gct_client::DEFAULT_ROOT;
+use gct_client::{mps, DEFAULT_ROOT};
 use gct_model::Order;
 
 use crate::commands::interval;
@@ -79,6 +79,12 @@ pub(crate) enum Command {
     },
     /// Make processes members of a group, by pid or by cgroup.
     Attach(Attach),
+    /// Take the processes of groups from their MPS server, so that they can be killed.
+    ///
+    /// A client of MPS that is killed while it has work on the GPU ends the other clients of its
+    /// server. One that was taken from it does not: its contexts have ended, and its next call of
+    /// CUDA fails.
+    Drain(Drain),
     /// Write limits, read them back, and fail if another value is in force.
     ///
     /// All values are checked before the first is written.
@@ -246,6 +252,24 @@ fn cgroup(path: &str) -> Result<String, &'static str> {
         true => Ok(path.to_owned()),
         false => Err("a path with blanks at its ends cannot be written to the tree"),
     }
+}
+
+/// The options of `drain`.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    /// Names of the groups.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Directory of the MPS control daemon. Default: CUDA_MPS_PIPE_DIRECTORY, else
+    /// /tmp/nvidia-mps.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pipe: Option<PathBuf>,
+    /// The program that asks the daemon.
+    #[arg(long, value_name = "PATH", default_value = mps::CONTROL)]
+    pub(crate) control: PathBuf,
+    /// Most seconds for all of them.
+    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
+    pub(crate) patience: u64,
 }
 
 /// The options of `run`.

@@ -5,6 +5,7 @@
 mod apply;
 mod counters;
 mod doctor;
+mod drain;
 mod events;
 mod explain;
 mod generate;
@@ -43,6 +44,7 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         Command::Apply(apply) => apply::run(&tree, apply),
         Command::Completions { shell } => generate::completions(*shell),
         Command::Man { directory } => generate::man(directory),
+        Command::Drain(options) => drain::run(&tree, options),
         Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),
         Command::Ls(options) => ls::run(&tree, options),
         Command::Run(run) => run::run(&tree, &paths.tenants, run),
