@@ -176,7 +176,7 @@ pub fn is_known(places: &Places, state: &State) -> Result<bool> {
     Ok(record.is_some_and(|record| record.id == state.id))
 }
 
-/// Removes the group of a container, and its record.
+/// Removes the group of a container, and its record, if it has them.
 ///
 /// # Errors
 ///
@@ -184,6 +184,11 @@ pub fn is_known(places: &Places, state: &State) -> Result<bool> {
 pub fn release(places: &Places, state: &State) -> Result<()> {
     let records = Records::lock(&places.state)?;
     let group = state.group();
+    // Runtimes release a container that was refused, too, as one whose name another one has.
+    let record = records.read(&group);
+    if record.is_some_and(|record| record.id != state.id) {
+        return Ok(());
+    }
     remove_group(&places.tree(), &group, MEMBERS_WAIT)?;
     records.remove(&group)
 }

@@ -182,6 +182,31 @@ fn a_container_under_mps_has_one_gpu() {
     assert_eq!((machine.groups().len(), machine.records()), (2, 2));
 }
 
+/// Who chooses ids may choose two that begin alike. Runtimes call poststop for a container whose
+/// createRuntime failed, too.
+#[test]
+fn a_container_that_was_refused_releases_nobody_elses_group() {
+    let machine = Machine::new("alike");
+    let named = |n: u32, id: &str| State {
+        id: id.to_owned(),
+        ..machine.create(n)
+    };
+    let (first, second) = (named(1, "training-jobs-1"), named(2, "training-jobs-2"));
+    let [first, second] = [first, second].map(|state| State {
+        annotations: Default::default(),
+        ..state
+    });
+    bind(&machine.places, &first, 0, &share("8")).unwrap();
+    assert!(bind(&machine.places, &second, 0, &share("8")).is_err());
+    release(&machine.places, &second).unwrap();
+    assert_eq!(
+        (machine.groups(), machine.records()),
+        (vec![first.group()], 1)
+    );
+    release(&machine.places, &first).unwrap();
+    assert_eq!((machine.groups().len(), machine.records()), (0, 0));
+}
+
 #[test]
 fn a_claim_is_one_containers_at_a_time() {
     let machine = Machine::new("claim");
