@@ -30,6 +30,8 @@ configure() {
 		    snapshotter = "native"
 		    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 		      runtime_type = "io.containerd.runc.v2"
+		      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+		        BinaryName = "/run/gct-runc"
 		  [plugins."io.containerd.grpc.v1.cri".cni]
 		    bin_dir = "/usr/lib/cni"
 		    conf_dir = "/etc/cni/net.d"
@@ -94,6 +96,8 @@ configure() {
 		printf 'Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef%s\n%s' \
 			$minor "Bus Location: 	 $bus"$'\n'"Device Minor: 	 $minor"$'\n' >"/run/gpus/$bus/information"
 	done
+	# The plugin in front of runc, which takes containers from their MPS server before it kills them.
+	ln -s /gct/programs/gct-device-plugin /run/gct-runc
 	# A driver of which only a library exists: any does.
 	mkdir -p /run/driver/usr/lib64
 	cp /usr/lib/x86_64-linux-gnu/librt.so.1 /run/driver/usr/lib64/libcuda.so.550.54.14
@@ -123,7 +127,7 @@ make_base() {
 	folder=$(mktemp -d)
 	mkdir -p "$folder"/{bin,lib64,usr/lib/x86_64-linux-gnu}
 	cp /usr/bin/busybox "$folder/bin/"
-	for name in sh cp mv; do ln -s busybox "$folder/bin/$name"; done
+	for name in sh cp mv ln; do ln -s busybox "$folder/bin/$name"; done
 	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
 	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
 	pack_image "$folder" "$1"

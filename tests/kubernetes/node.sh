@@ -148,6 +148,10 @@ member() {
 	grep -q "$(group_of "$1" | grep -o '[^_]*$')" "/proc/$pid/cgroup" && is "$(cat "/proc/$pid/comm")" tenant
 }
 
+process_of() {
+	gctctl --user get "$(group_of "$1")" group.procs
+}
+
 # loads POD LIBRARY: the pod's process has a library.
 loads() {
 	grep -q " $2$" "/proc/$(gctctl --user get "$(group_of "$1")" group.procs)/maps"
@@ -353,6 +357,15 @@ in_pod side1 sh -c 'for n in $(seq 5000); do : >/run/gctgroup/mps/$n || break; d
 until_true "they can fill their pipe alone" eval '[ ! -e $pipe/5000 ] && : >/run/room && rm /run/room'
 kill -KILL "$daemon"
 until_true "a daemon that died is replaced" has_mps side1
+# Neither of them ends at SIGTERM: their first process does not handle it. A pod whose deletion is
+# forced is killed by the kubelet itself, and not by its runtime.
+logs=/run/gctgroup-mps/gpu3/log
+taken=$(process_of side1) stays=$(process_of side2)
+printf '%s\n' "$taken" "$stays" >$logs/clients
+kubectl delete pod side1 --grace-period=1 --wait=true >/dev/null
+until_true "a pod that containerd kills was taken from its MPS server before" eval \
+	'is "$(cat $logs/terminated)" "$taken lives"'
+until_true "its neighbour was not" eval 'in_phase Running | grep -qw side2 && is "$(process_of side2)" "$stays"'
 kubectl delete pod --all --wait=true >/dev/null
 
 # Kubelet and plugin restart while pods come and go, at least once each.

@@ -10,14 +10,18 @@
 //!
 //! It has the daemon's files: the socket `control`, `control_lock` and the pid in
 //! `CUDA_MPS_PIPE_DIRECTORY`, an object in a `/dev/shm` of its own, and its environment in
-//! `CUDA_MPS_LOG_DIRECTORY`. It knows two commands, and starts no server.
+//! `CUDA_MPS_LOG_DIRECTORY`. It starts no server, and is one whose clients are the pids in the file
+//! `clients` there. Whom it was told to terminate, and whether that process lived, is in
+//! `terminated`; it never answers that while there is a file `hangs`. What is printed to anything
+//! but a terminal comes at the end, as with NVIDIA's.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 use std::{env, io, process};
 
@@ -58,13 +62,48 @@ fn serve() -> io::Result<ExitCode> {
         let lines = BufReader::new(stream.try_clone()?).lines();
         for line in lines.map_while(Result::ok) {
             match line.as_str() {
-                "get_default_active_thread_percentage" => stream.write_all(b"100.0\n")?,
                 "quit" => return Ok(ExitCode::SUCCESS),
-                _ => stream.write_all(b"Invalid command\n")?,
+                line => stream.write_all(answer(line)?.as_bytes())?,
             }
         }
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// Answers a command of a server's.
+fn answer(line: &str) -> io::Result<String> {
+    let logs = directory("CUDA_MPS_LOG_DIRECTORY");
+    let clients = fs::read_to_string(logs.join("clients")).unwrap_or_default();
+    let own = process::id().to_string();
+    let words: Vec<&str> = line.split(' ').collect();
+    Ok(match words[..] {
+        ["get_default_active_thread_percentage"] => "100.0\n".to_owned(),
+        ["get_server_list"] if clients.is_empty() => String::new(),
+        ["get_server_list"] => format!("{own}\n"),
+        ["get_client_list", server] if server == own => clients,
+        ["terminate_client", server, client] if server == own => {
+            while logs.join("hangs").exists() {
+                sleep(Duration::from_millis(50));
+            }
+            if !clients.lines().any(|line| line == client) {
+                return Ok(format!("Invalid process {client}!\n1\n"));
+            }
+            let state = match Path::new("/proc").join(client).join("exe").exists() {
+                true => "lives",
+                false => "is gone",
+            };
+            let mut file = OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(logs.join("terminated"))?;
+            writeln!(file, "{client} {state}")?;
+            "0\n".to_owned()
+        }
+        ["get_client_list" | "terminate_client", server, ..] => {
+            format!("Server {server} not found\n")
+        }
+        _ => format!("Unknown command \"{line}\"\n"),
+    })
 }
 
 /// Starts the daemon and waits until it serves.
@@ -94,11 +133,19 @@ fn ask() -> io::Result<ExitCode> {
         eprintln!("Cannot find MPS control daemon process");
         return Ok(ExitCode::FAILURE);
     };
-    let mut commands = Vec::new();
-    io::stdin().read_to_end(&mut commands)?;
-    stream.write_all(&commands)?;
-    stream.shutdown(std::net::Shutdown::Write)?;
-    io::copy(&mut stream, &mut io::stdout())?;
+    let mut answers = stream.try_clone()?;
+    let prints = thread::spawn(move || {
+        let mut stdout = io::stdout();
+        if stdout.is_terminal() {
+            return io::copy(&mut answers, &mut stdout);
+        }
+        let mut all = Vec::new();
+        answers.read_to_end(&mut all)?;
+        stdout.write_all(&all).map(|()| 0)
+    });
+    io::copy(&mut io::stdin(), &mut stream)?;
+    stream.shutdown(Shutdown::Write)?;
+    prints.join().unwrap()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -36,6 +36,7 @@ pub mod prefer;
 pub mod profiles;
 pub mod records;
 pub mod registration;
+pub mod runtime;
 pub mod service;
 pub mod shares;
 pub mod socket;

@@ -26,9 +26,8 @@ use gct_device_plugin::profiles::{self, Config, Sharing};
 use gct_device_plugin::records::Share;
 use gct_device_plugin::registration::Registration;
 use gct_device_plugin::service::Service;
-use gct_device_plugin::{bundle, cdi, groups, pods};
+use gct_device_plugin::{bundle, cdi, groups, pods, runtime};
 use gctd_ipc::paths::library_of;
-use tokio::runtime;
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::{watch, Mutex, Notify};
 use tokio::task::JoinSet;
@@ -52,6 +51,8 @@ enum Command {
     Bind(Bind),
     /// Remove a container's group (a poststop hook; reads the container's state).
     Release(Places),
+    /// Be the OCI runtime: take a container's processes from their MPS server before it is killed.
+    Runtime(Box<runtime::Options>),
 }
 
 #[derive(Debug, Args)]
@@ -172,9 +173,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let done = match Options::parse().command {
+    let done = match Options::parse_from(runtime::command_line()).command {
         Command::Serve(options) => serve(*options),
         Command::Bind(options) => bind(&options),
+        Command::Runtime(options) => runtime::run(&options),
         Command::Release(places) => state().and_then(|state| groups::release(&places, &state)),
     };
     match done {
@@ -226,7 +228,7 @@ fn bind(options: &Bind) -> Result<()> {
 fn serve(options: Serve) -> Result<()> {
     let host = Arc::new(host(&options)?);
     let config = profiles::read(&options.profiles)?;
-    let runtime = runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(run(options, host, config))

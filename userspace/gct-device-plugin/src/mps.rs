@@ -25,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use gct_client::mps;
 use rustix::mount::MountFlags;
 use rustix::process::{kill_process, test_kill_process, Pid, Signal};
 
@@ -35,10 +36,8 @@ const POLL: Duration = Duration::from_millis(10);
 const DELAY: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// A question that every version answers, and that changes nothing.
-const QUESTION: &str = "get_default_active_thread_percentage\n";
 /// The variable that names a daemon's pipe directory.
-const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const PIPE: &str = mps::PIPE.0;
 /// What the kernel shows of the names of NVIDIA's programs: the first 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
 /// What all tenants of the GPU can fill of the host's memory, as options of a tmpfs.
@@ -94,15 +93,23 @@ impl Control {
         command
     }
 
+    /// Returns the daemon of a GPU as one that is asked about its clients.
+    pub fn asked(&self, gpu: u32) -> mps::Control {
+        mps::Control {
+            program: self.program.clone(),
+            pipe: self.pipe(gpu),
+        }
+    }
+
     /// Returns whether the daemon of a GPU answers.
     pub fn answers(&self, gpu: u32) -> bool {
-        if !self.pipe(gpu).join("control").exists() {
+        if !self.asked(gpu).exists() {
             return false;
         }
         let mut command = self.command(gpu, &self.program);
         let asked = command.stdin(Stdio::piped()).spawn().and_then(|mut child| {
             if let Some(mut input) = child.stdin.take() {
-                let _ = input.write_all(QUESTION.as_bytes());
+                let _ = input.write_all(mps::QUESTION.as_bytes());
             }
             wait(child)
         });

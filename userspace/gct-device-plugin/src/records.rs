@@ -115,21 +115,13 @@ impl Records {
     ///
     /// Those of the file system.
     pub fn all(&self) -> Result<Vec<Record>> {
-        let mut records = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
-            let path = entry?.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
-                records.extend(
-                    fs::read(&path)
-                        .ok()
-                        .and_then(|text| serde_json::from_slice(&text).ok()),
-                );
-            }
-        }
-        Ok(records)
+        Ok(all(&self.directory)?)
+    }
+
+    /// Returns the record of a container, without waiting for anybody.
+    pub fn of_container(directory: &Path, id: &str) -> Option<Record> {
+        let mut records = all(directory).ok()?.into_iter();
+        records.find(|record| record.id == id)
     }
 
     /// Returns whether a group has a record, without waiting for anybody.
@@ -174,6 +166,24 @@ impl Records {
     fn path(&self, group: &str) -> PathBuf {
         path(&self.directory, group)
     }
+}
+
+fn all(directory: &Path) -> io::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            records.extend(
+                fs::read(&path)
+                    .ok()
+                    .and_then(|text| serde_json::from_slice(&text).ok()),
+            );
+        }
+    }
+    Ok(records)
 }
 
 /// Returns where a record is. Names may contain dots, so the extension is added and not replaced.
