@@ -122,3 +122,80 @@ fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     fs::rename(&unready, path)?;
     Ok(listener)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, PermissionsExt};
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    /// A directory of a test, which is removed with it.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let name = format!("gctd-listeners-{test}-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            fs::create_dir_all(&directory).unwrap();
+            Self(directory)
+        }
+
+        fn allow(&self, mode: u32) {
+            fs::set_permissions(&self.0, fs::Permissions::from_mode(mode)).unwrap();
+        }
+
+        fn refuses(&self) -> Option<io::ErrorKind> {
+            Listeners::open(&self.0).err().map(|error| error.kind())
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Whoever can write to it puts a socket of his own in the place of the daemon's.
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let directory = Directory::new("others");
+        for (mode, refused) in [
+            (0o755, false),
+            (0o700, false),
+            (0o775, true),
+            (0o757, true),
+            (0o1777, true),
+        ] {
+            directory.allow(mode);
+            let expected = refused.then_some(io::ErrorKind::PermissionDenied);
+            assert_eq!(directory.refuses(), expected, "{mode:o}");
+        }
+        directory.allow(0o755);
+        let of_other = rustix::process::geteuid().as_raw() + 1;
+        if chown(&directory.0, Some(of_other), None).is_ok() {
+            assert_eq!(directory.refuses(), Some(io::ErrorKind::PermissionDenied));
+        }
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_replaced_and_a_living_one_is_not() {
+        let directory = Directory::new("left");
+        let first = Listeners::open(&directory.0).unwrap();
+        assert_eq!(directory.refuses(), Some(io::ErrorKind::AddrInUse));
+        // A killed one removes nothing, and the kernel lets its lock go.
+        let paths = SocketPaths::of(&directory.0);
+        drop(first);
+        for path in [&paths.tenants, &paths.admin] {
+            fs::write(path, "").unwrap();
+            fs::write(path.with_extension("new"), "").unwrap();
+        }
+        let second = Listeners::open(&directory.0).unwrap();
+        for path in [&paths.tenants, &paths.admin] {
+            let connected = socket::connect(path, Duration::from_secs(1));
+            assert!(connected.is_ok(), "{}", path.display());
+        }
+        drop(second);
+        assert!(!paths.tenants.exists() && !paths.admin.exists());
+    }
+}
