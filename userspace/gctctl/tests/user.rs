@@ -525,3 +525,19 @@ fn a_program_never_gets_the_group_of_an_earlier_one() {
     let taken = started("run-$$-${22}");
     assert_eq!(taken.exits(3), "", "{}", taken.stderr);
 }
+
+/// A job starts its ranks at once, and none of them was first to make the group.
+#[test]
+fn programs_that_start_at_once_make_their_group_once() {
+    let bed = Bed::new("at-once");
+    for n in 0..10 {
+        let group = format!("job{n}");
+        std::thread::scope(|scope| {
+            let run = || bed.run(&["--group", &group, "--quota", "4"], "exit 7");
+            let ranks = [(); 8].map(|()| scope.spawn(run));
+            for rank in ranks {
+                rank.join().unwrap().exits(7);
+            }
+        });
+    }
+}

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use gct_client::{Error, Owner, Target, Tree};
+use gct_core::error::Error as CoreError;
 use gct_core::iface::files::{self, Entry};
 use gct_core::iface::{File, Place};
 use gctd_ipc::paths;
@@ -84,9 +85,13 @@ fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
         }
     };
     let owner = Owner::Group(group.clone());
-    // A group of the program's own must be new: one that is there has limits of its own.
+    // A group of the program's own must be new: one that is there has limits of its own. A named
+    // one may be made by a program that starts at the same time.
     if run.group.is_none() || !tree.owners()?.contains(&owner) {
-        tree.create(&group)?;
+        match tree.create(&group) {
+            Err(error) if run.group.is_some() && error.core() == Some(CoreError::Exists) => {}
+            other => other?,
+        }
     }
     // 0 is this process, whatever its pid is where the daemon runs.
     let joined = limit(tree, &limits, &owner).and_then(|()| Ok(tree.attach_pid(&group, 0)?));
