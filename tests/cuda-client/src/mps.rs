@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("mps.masks", masks_of_clients),
     ("mps.memory", memory),
     ("mps.client_dies", client_dies),
+    ("mps.client_drained", client_drained),
     ("mps.server_dies", server_dies),
 ];
 
@@ -149,6 +150,40 @@ fn client_dies() -> Outcome {
     let of_other = other.rounds()?;
     let of_one = one.rounds()?;
     let server = daemon.server()?;
+    drop(of_one);
+    until("nothing is charged", || Ok(one.memory()? == 0))?;
+    of_other.goes_on()?;
+    one.passes("launch")?;
+    same("the server", daemon.server()?, server)
+}
+
+/// A client that is taken from its server loses its context, is killed, and the others go on.
+fn client_drained() -> Outcome {
+    let daemon = Daemon::start()?;
+    let one = Group::named("one", &[("tpc.mask", "0-31")])?;
+    let other = Group::named("other", &[])?;
+    let of_other = other.rounds()?;
+    let of_one = one.rounds()?;
+    let server = daemon.server()?;
+    let clients = daemon.asked(&format!("get_client_list {server}"))?;
+    same("clients", clients.lines().count(), 2)?;
+    let said = run("gctctl drain one 2>&1")?;
+    let says = format!(
+        "one: process {} is no client of MPS any more\n",
+        of_one.pid()
+    );
+    same("gctctl says", said, says)?;
+    until("the client fails", || Ok(of_one.count("not ok")? > 0))?;
+    let text = of_one.text()?;
+    holds(
+        "CUDA's error",
+        text.contains("CUDA_ERROR_MPS_CLIENT_TERMINATED"),
+    )?;
+    same(
+        "gctctl finds nobody",
+        run("gctctl drain one 2>&1")?,
+        String::new(),
+    )?;
     drop(of_one);
     until("nothing is charged", || Ok(one.memory()? == 0))?;
     of_other.goes_on()?;
