@@ -9,6 +9,8 @@ use clap::Parser;
 use gct_core::mask::TpcMask;
 use gctd::{gpus, notify, Mount, Options, Server};
 use gctd_ipc::{driver, paths, selftest};
+use rustix::fs::Mode;
+use rustix::process::umask;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,6 +92,8 @@ fn serve(cli: Cli) -> Result<()> {
         memory: None,
         ask: driver::ask,
     };
+    // Everybody must reach the tenants' socket, whatever the mask of who starts this.
+    umask(Mode::WGRP | Mode::WOTH);
     let signals = Signals::block();
     log::start(cli.log_format, cli.log_level);
     let path = options.directory.display().to_string();

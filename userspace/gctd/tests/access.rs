@@ -185,3 +185,28 @@ fn without_descriptors_the_daemon_does_not_spin() {
     assert_eq!(answer, greeted());
     assert!(worked < 20, "used {worked} of some 70 ticks");
 }
+
+/// With another mode the usual socket does not exist for a program of another user, which so runs
+/// without its limits.
+#[test]
+fn everybody_reaches_a_daemon_that_was_started_under_any_umask() {
+    let directory = std::env::temp_dir().join(format!("gctd-umask-{}", std::process::id()));
+    let child = Command::new("sh")
+        .args(["-c", "umask 077; exec \"$@\"", "sh"])
+        .args([env!("CARGO_BIN_EXE_gctd"), "--gpus", "/nowhere", "--dir"])
+        .arg(directory.join("below"))
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let paths = SocketPaths::of(&directory.join("below"));
+    let tenants = paths.tenants.parent().unwrap();
+    let modes = [tenants.parent().unwrap(), tenants, &paths.tenants].map(mode);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let shown = modes.map(|mode| format!("{mode:o}"));
+    assert_eq!(shown, ["755", "755", "666"]);
+}
