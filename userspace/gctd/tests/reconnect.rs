@@ -199,6 +199,13 @@ fn a_full_backlog_does_not_block_a_tenant() {
         started.elapsed() < Duration::from_millis(900),
         "without waiting"
     );
+    // It is left alone for three seconds, then for six, then for twelve.
+    let tries = [4, 6, 11, 13, 24, 26].map(|second| {
+        let started = Instant::now();
+        assert!(!tenant.link.maintain(second * 1_000_000_000));
+        started.elapsed() > Duration::from_millis(500)
+    });
+    assert_eq!(tries, [false, true, false, true, false, true]);
 }
 
 /// Checks that a tenant waits once for a daemon that hangs, however long it does, and connects as
