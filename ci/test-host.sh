@@ -24,12 +24,46 @@ mkdir -p "$BUILD/log"
 if long; then
 	export GCT_SCHEDULES=${GCT_SCHEDULES:-5000}
 fi
+
+# The programs of tests wait most of the time, so several run at once. Cargo runs one after the
+# other: its runner only notes them.
+export log TEST_PROGRAMS=$BUILD/log/host-test-programs
+note_test_programs() {
+	local host
+	host=$(rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)
+	rm -f "$TEST_PROGRAMS"
+	env "CARGO_TARGET_${host}_RUNNER=$ROOT/ci/note-test-program.sh" \
+		cargo test --workspace --locked --no-fail-fast --tests
+}
+
+# run_test_program DIR LIBRARIES PROGRAM: runs one, and adds its output to the log in one piece.
+run_test_program() {
+	local output=$log.${3##*/} status=0
+	(cd "$1" && LD_LIBRARY_PATH=$2 "$3") >"$output" 2>&1 || status=$?
+	(
+		flock 9
+		printf '     Running %s\n' "$3"
+		cat "$output"
+	) >>"$log" 9>"$log.lock"
+	rm "$output"
+	return $status
+}
+export -f run_test_program
+
 printf '==> cargo test\n'
 status=0 limit=1200
-timeout --kill-after=10 $limit cargo test --workspace --locked --no-fail-fast >"$log" 2>&1 || status=$?
+rm -f "$log".*
+{
+	cargo test --workspace --locked --no-run && note_test_programs &&
+		cargo test --workspace --locked --no-fail-fast --doc
+} >"$log" 2>&1 || status=$?
+if [ $status -eq 0 ]; then
+	timeout --kill-after=10 $limit xargs -0 -n 3 -P 4 bash -c 'run_test_program "$@"' run \
+		<"$TEST_PROGRAMS" || status=$?
+fi
 if [ $status -eq 124 ]; then
-	printf 'FAILED cargo test was stopped after %d s. It ran:\n' $limit
-	{ grep -E '^ +(Running|Doc-tests) ' "$log" | tail -n 1; grep 'has been running for over' "$log"; } || true
+	printf 'FAILED the tests were stopped after %d s. These ran:\n' $limit
+	tail -n 2 "$log".*-*
 fi
 read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
 grep -E '^test .* FAILED$|^error' "$log" || true
