@@ -46,9 +46,9 @@ mod ticket;
 mod tpc_quota;
 mod unseen;
 
+pub use crate::ids::{Kept, KeptNames, OF_CHANNEL};
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
 pub use host_memory::HostCharge;
-pub use kept::{Kept, KeptNames, OF_CHANNEL};
 pub use owned::{Progress, Shadowed, Site, Terms};
 pub use pageable::Paged;
 pub use pauses::Pausing;
@@ -58,8 +58,9 @@ pub use side_effects::{Imported, Visited};
 pub use ticket::Ticket;
 
 use crate::dirs::{DirPath, Effect, Step};
+use crate::failures::Failure;
 use crate::iface::Name;
-use crate::state::{Failure, State};
+use crate::state::State;
 use crate::units::Sat;
 use core::fmt::Write;
 

@@ -18,6 +18,7 @@ pub mod costs;
 pub mod dirs;
 pub mod engine;
 pub mod error;
+pub mod failures;
 pub mod faults;
 pub mod features;
 pub mod gpu;

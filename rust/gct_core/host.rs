@@ -3,9 +3,10 @@
 //! Keeps the tables in a program's heap, for one thread at a time.
 
 use crate::error::{Error, Need};
+use crate::failures::Failure;
 use crate::ids::{GroupId, ProcKey};
 use crate::members::{MemberTable, Members};
-use crate::state::{Failure, State};
+use crate::state::State;
 use crate::tables::{Memory, Storage, Tables};
 use core::convert::Infallible;
 use std::vec::Vec;

@@ -8,7 +8,9 @@
 
 use crate::iface::Place;
 use crate::limits;
+use crate::rmapi::Handle;
 use crate::units::Sat;
+use core::num::NonZero;
 
 /// A process: its thread group and its start time.
 ///
@@ -160,3 +162,41 @@ impl Sequence {
         self.0
     }
 }
+
+/// A name of memory in a file, of which the core lets go once nothing keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept(NonZero<Handle>);
+
+impl Kept {
+    /// The lowest handle of one. Exports have lower handles, and clients higher ones.
+    const FIRST: Handle = 1 << 30;
+    /// The number of handles.
+    const COUNT: Handle = 1 << 30;
+
+    /// Returns the number with which C names it. It is not 0.
+    pub const fn raw(self) -> u32 {
+        self.0.get()
+    }
+
+    /// Returns the name with a number, if there may be one.
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        let handle = NonZero::new(raw);
+        handle.filter(|_| Self::is_handle(raw)).map(Self)
+    }
+
+    const fn is_handle(handle: Handle) -> bool {
+        handle >= Self::FIRST && handle - Self::FIRST < Self::COUNT
+    }
+
+    /// Returns the name after another one, after the last the first.
+    pub(crate) fn after(last: Option<Self>) -> Option<Self> {
+        let next = last.and_then(|last| Self::from_raw(last.raw().checked_add(1)?));
+        next.or_else(|| Self::from_raw(Self::FIRST))
+    }
+}
+
+/// Names that one channel keeps: those of two notifiers, USERD and the ring.
+pub const OF_CHANNEL: usize = 4;
+
+/// The names that a channel keeps.
+pub type KeptNames = [Option<Kept>; OF_CHANNEL];

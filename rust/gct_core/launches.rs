@@ -5,7 +5,7 @@
 use crate::features::Feature;
 use crate::iface::File;
 use crate::mask::TpcMask;
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
 use crate::units::Sat;
 use core::num::NonZero;
 
@@ -121,21 +121,6 @@ counters! {
 }
 
 impl Launches {
-    /// Returns the sums of the submission path as they are shown. A call without a grid is not a
-    /// launch, and a recognised graph replay is not a call of an unknown QMD.
-    pub fn of(counters: &Counters) -> Self {
-        let mut shown = counters.sums;
-        shown.launches = (Sat(shown.launches) - Sat(counters.nulls)).0;
-        for (count, reason) in shown.passed.iter_mut().zip(Reason::ALL) {
-            match reason {
-                Reason::Null => *count = 0,
-                Reason::NotHere => *count = (Sat(*count) - Sat(counters.replays)).0,
-                _ => {}
-            }
-        }
-        shown
-    }
-
     /// Returns how often something was passed through, for any reason.
     pub fn passed_total(&self) -> u64 {
         let counts = self.passed.iter().copied().map(Sat);
@@ -159,23 +144,5 @@ impl Launches {
 impl Default for Launches {
     fn default() -> Self {
         Self::ZERO
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn companions_are_no_launches_and_known_replays_are_not_passed() {
-        let mut counters = Counters::new();
-        (counters.sums.launches, counters.nulls, counters.replays) = (9, 4, 2);
-        counters.keep(Reason::Null);
-        for _ in 0..3 {
-            counters.keep(Reason::NotHere);
-        }
-        counters.keep(Reason::Queue);
-        let shown = Launches::of(&counters);
-        assert_eq!((shown.launches, shown.passed_total()), (5, 2));
     }
 }

@@ -27,9 +27,9 @@ mod lists;
 mod tree;
 
 use crate::account::Amount;
-use crate::engine::{KeptNames, OF_CHANNEL};
 use crate::error::Error;
 use crate::ids::{FileId, GpuId};
+use crate::ids::{KeptNames, OF_CHANNEL};
 use crate::plan::Acked;
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map};

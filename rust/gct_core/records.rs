@@ -3,11 +3,11 @@
 //! Defines the entries of the tables: GPUs, groups, users, processes, pools and open files.
 
 use crate::account::Usage;
-use crate::engine::Kept;
 use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::gpu_time::GpuTime;
+use crate::ids::Kept;
 use crate::ids::{GpuId, GpuIndex, GroupId, Owner, ProcKey, UserId};
 use crate::iface::value::CpuList;
 use crate::iface::{CgroupPath, Name};

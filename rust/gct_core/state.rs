@@ -7,63 +7,14 @@
 
 use crate::dirs::Dirs;
 use crate::error::Table;
+use crate::failures::Failures;
 use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::objects::Objects;
 use crate::plan::Plan;
 use crate::records::{File, Gpu, Group, PathHash, Pid, Pool, Proc, User};
 use crate::table::Map;
-use crate::tables::{Root, Stores};
+use crate::tables::{Memory, Root, Storage, Stores, Tables};
 use crate::units::Sat;
-
-/// The reason why an object or an event could not be tracked, or a rule refused an ioctl. The
-/// root's `events` counts each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// A maximum of [`limits`](crate::limits).
-    Limit,
-    /// No memory for a table.
-    Memory,
-    /// An ioctl with an unexpected structure.
-    Decode,
-    /// Forked children that could not be added to their parent's group: the total, as in
-    /// [`Members::lost`](crate::members::Members::lost).
-    Members(u64),
-    /// An object of an unknown client.
-    Client,
-    /// A channel group, channel or allocation on an unknown GPU.
-    Gpu,
-    /// A charge that did not fit, or was missing when it was uncharged.
-    Charge,
-    /// A control that the resource manager refused.
-    Control,
-    /// A control or a class that a [rule](crate::rmapi::allow) refused.
-    Forbidden,
-}
-
-/// Counts of [`Failure`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Failures {
-    pub(crate) limit: Sat<u64>,
-    pub(crate) memory: Sat<u64>,
-    pub(crate) decode: Sat<u64>,
-    pub(crate) members: Sat<u64>,
-    pub(crate) client: Sat<u64>,
-    pub(crate) gpu: Sat<u64>,
-    pub(crate) charge: Sat<u64>,
-    pub(crate) control: Sat<u64>,
-    pub(crate) forbidden: Sat<u64>,
-    /// Of a daemon.
-    pub(crate) daemon: Option<DaemonEvents>,
-}
-
-/// Counts of what a daemon could not do for its clients.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DaemonEvents {
-    /// Answers that it could not send.
-    pub unanswered: u64,
-    /// Greetings of clients that speak no version that it speaks.
-    pub version: u64,
-}
 
 /// The state of the core, while its lock is held.
 #[derive(Debug)]
@@ -150,5 +101,19 @@ impl<'a> State<'a> {
         ];
         let spare = spares.iter().find(|(_, has_spare_page)| *has_spare_page);
         spare.map(|(table, _)| *table)
+    }
+}
+
+impl<M: Memory> Tables<M> {
+    /// Returns the state.
+    pub fn state(&mut self) -> State<'_> {
+        let (root, stores) = self.parts();
+        State::new(root, stores)
+    }
+
+    /// Removes a spare page; the caller frees it without the lock. `None` if no table has one.
+    pub fn pop(&mut self) -> Option<Storage<M>> {
+        let table = self.state().spare()?;
+        self.take(table)
     }
 }

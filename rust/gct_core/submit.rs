@@ -21,7 +21,7 @@
 //!
 //! Nothing here allocates, blocks, panics or trusts a word. A segment is read once and every index
 //! is checked. What is not understood passes through unchanged and is counted with a
-//! [`Reason`](stats::Reason). `gctgroup-docs/submission.md` states the rules of masks and splits,
+//! [`Reason`](reason::Reason). `gctgroup-docs/submission.md` states the rules of masks and splits,
 //! and the measurement behind each.
 
 pub mod atom;
@@ -37,6 +37,7 @@ pub mod methods;
 pub mod occupancy;
 pub mod precedence;
 pub mod qmd;
+pub mod reason;
 pub mod rewrite;
 pub mod selftest;
 pub mod stats;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Holds the tables of a [`State`] in memory that the caller allocates.
+//! Holds the tables of a [`State`](crate::state::State) in memory that the caller allocates.
 //!
-//! The caller implements [`Memory`], keeps one [`Tables`] under one lock, and borrows a [`State`]
+//! The caller implements [`Memory`], keeps one [`Tables`] under one lock, and borrows a `State`
 //! from it while it holds the lock. The core never allocates:
 //!
 //! ```text
@@ -26,12 +26,12 @@
 
 use crate::dirs::{Dir, DirPath, Queue};
 use crate::error::{Need, Table};
+use crate::failures::Failures;
 use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
 use crate::records::{File, Gpu, Group, PathHash, Pid, Pool, Proc, User};
-use crate::state::{Failures, State};
 use crate::table::{Link, Meta, Paged, Slot};
 use crate::units::Sat;
 use core::ops::DerefMut;
@@ -235,7 +235,7 @@ impl<M: Memory, K, V> Paged<K, V> for Pages<M, K, V> {
     }
 }
 
-/// State beside the tables that outlives a [`State`].
+/// What outlives a [`State`](crate::state::State) beside the tables.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub(crate) sequence: Sequence,
@@ -298,9 +298,8 @@ macro_rules! tables {
                 Ok(Self { root, $($field: Pages::new(limits::$max)?,)* })
             }
 
-            /// Returns the state.
-            pub fn state(&mut self) -> State<'_> {
-                State::new(&mut self.root, Stores { $($field: &mut self.$field,)* })
+            pub(crate) fn parts(&mut self) -> (&mut Root, Stores<'_>) {
+                (&mut self.root, Stores { $($field: &mut self.$field,)* })
             }
 
             /// Adds a page to a table. Returns it if no operation needs it. Each operation that is
@@ -313,10 +312,9 @@ macro_rules! tables {
                 }
             }
 
-            /// Removes a spare page; the caller frees it without the lock. `None` if no table has
-            /// one.
-            pub fn pop(&mut self) -> Option<Storage<M>> {
-                match self.state().spare()? {
+            /// Removes a page that no entry needs.
+            pub(crate) fn take(&mut self, table: Table) -> Option<Storage<M>> {
+                match table {
                     $(Table::$table => self.$field.pop().map(Storage::$table),)*
                     Table::Members => None,
                 }

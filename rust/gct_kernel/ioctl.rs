@@ -18,9 +18,9 @@ use crate::hooks::{count_refusal, with, WITH_TPCS};
 use crate::serve::{self, Served};
 use crate::state::Glue;
 use crate::{exec, kept, memory_info, owned, rm, rules, uvm};
-use core::mem::{align_of, size_of};
 use gct_core::engine::{Flush, Imported, KeptNames, Ticket, Visited, Wait};
 use gct_core::error::Error;
+use gct_core::failures::Failure;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::allow::{Asked, Rule};
@@ -28,7 +28,7 @@ use gct_core::rmapi::channel::ChannelMemory;
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::escape::MAP_MEMORY;
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share, Shared};
-use gct_core::state::{Failure, State};
+use gct_core::state::State;
 use kernel::sync::ArcBorrow;
 
 /// An ioctl between [`ioctl_enter`] and [`ioctl_leave`].

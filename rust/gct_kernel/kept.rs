@@ -8,12 +8,12 @@ use crate::state::Glue;
 use crate::{owned, process};
 use gct_core::engine::{Kept, KeptNames};
 use gct_core::error::Error;
+use gct_core::failures::Failure;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::channel::ChannelMemory;
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::{self, Call, Handle};
-use gct_core::state::Failure;
 use kernel::sync::ArcBorrow;
 
 /// Keeps memory for an address space of nvidia-uvm. Returns its name there; 0 if nothing is

@@ -14,6 +14,7 @@ use crate::account::Amount;
 use crate::costs::Costs;
 use crate::engine::Ticket;
 use crate::error::Error;
+use crate::failures::DaemonEvents;
 use crate::gpu_time::GpuTime;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::launches::{EffectiveTpcs, Launches};
@@ -21,7 +22,7 @@ use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::records::{File, Pool};
 use crate::rmapi::{Action, Call, Class, Handle};
-use crate::state::{DaemonEvents, State};
+use crate::state::State;
 use crate::units::Bytes;
 
 impl State<'_> {

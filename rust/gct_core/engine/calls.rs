@@ -11,12 +11,13 @@
 use super::freeing::OBJECTS_PER_STEP;
 use super::{Kept, Ticket};
 use crate::error::Error;
+use crate::failures::Failure;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::{Object, ObjectKey, Objects};
 use crate::records::File;
 use crate::rmapi::{Action, Call, Class, Handle, Share};
-use crate::state::{Failure, State};
+use crate::state::State;
 use crate::units::Sat;
 
 /// Where to add an object.

@@ -5,6 +5,7 @@
 use crate::account::{self, Amount, Usage};
 use crate::dirs::DirPath;
 use crate::error::Error;
+use crate::failures::Failure;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::lane::standing::Standing;
 use crate::mask::TpcMask;
@@ -13,7 +14,7 @@ use crate::policy::native::{self, Native};
 use crate::policy::share::{DutyCycle, Level, Share};
 use crate::records::Pool;
 use crate::settings::Settings;
-use crate::state::{Failure, State};
+use crate::state::State;
 use crate::units::{Ns, Sat, Us};
 
 impl State<'_> {

@@ -26,6 +26,7 @@
 //!                         else the refusal counts
 //! ```
 
+use crate::failures::Failure;
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{
@@ -35,7 +36,7 @@ use crate::plan::{
 use crate::records::Proc;
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
-use crate::state::{Failure, State};
+use crate::state::State;
 
 impl State<'_> {
     /// Marks a subject as any event would, so that it is retried after a refusal.

@@ -16,7 +16,7 @@ use crate::policy::slo::Verdict;
 use crate::records::{Asks, Gpu, GpuClock, Pool, WorkerCost};
 use crate::rmapi::allow::Rule;
 use crate::state::State;
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use crate::topology::Topology;
 use crate::units::Ns;
 use core::fmt::{self, Write};

@@ -14,11 +14,12 @@
 //! objects with a process without limits is bound, too, while somebody is governed: the file may
 //! outlive the time at which its partner had no limits.
 
+use crate::failures::Failure;
 use crate::ids::{FileId, GpuId, Owner, ProcKey};
 use crate::rmapi::allow::{Asked, Rule};
 use crate::rmapi::control::{Status, NOT_SUPPORTED};
 use crate::rmapi::{Handle, INSUFFICIENT_PERMISSIONS};
-use crate::state::{Failure, State};
+use crate::state::State;
 
 impl State<'_> {
     /// Refuses what a rule refuses, and counts it, if the rules hold for the file. `is_recorded`

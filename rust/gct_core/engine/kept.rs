@@ -11,55 +11,16 @@
 //! or with its file.
 
 use crate::error::Error;
-use crate::ids::FileId;
+use crate::ids::{FileId, Kept, KeptNames, OF_CHANNEL};
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::{Class, Handle};
 use crate::state::State;
 use crate::units::Sat;
-use core::num::NonZero;
 
-/// A name of memory in a file, until [`State::let_go`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept(NonZero<Handle>);
-
-impl Kept {
-    /// The lowest handle of one. Exports have lower handles, and clients higher ones.
-    const FIRST: Handle = 1 << 30;
-    /// The number of handles.
-    const COUNT: Handle = 1 << 30;
-
-    /// Returns the number with which C names it. It is not 0.
-    pub const fn raw(self) -> u32 {
-        self.0.get()
-    }
-
-    /// Returns the name with a number, if there may be one.
-    pub fn from_raw(raw: u32) -> Option<Self> {
-        let handle = NonZero::new(raw);
-        handle.filter(|_| Self::is_handle(raw)).map(Self)
-    }
-
-    const fn is_handle(handle: Handle) -> bool {
-        handle >= Self::FIRST && handle - Self::FIRST < Self::COUNT
-    }
-
-    /// Returns the name after another one, after the last the first.
-    fn after(last: Option<Self>) -> Option<Self> {
-        let next = last.and_then(|last| Self::from_raw(last.raw().checked_add(1)?));
-        next.or_else(|| Self::from_raw(Self::FIRST))
-    }
-
-    const fn key(self, file: FileId) -> ObjectKey {
-        ObjectKey::new(file.raw(), self.raw())
-    }
+const fn key(kept: Kept, file: FileId) -> ObjectKey {
+    ObjectKey::new(file.raw(), kept.raw())
 }
-
-/// Names that one channel keeps: those of two notifiers, USERD and the ring.
-pub const OF_CHANNEL: usize = 4;
-
-/// The names that a channel keeps.
-pub type KeptNames = [Option<Kept>; OF_CHANNEL];
 
 impl State<'_> {
     /// Keeps a client's device memory for one more keeper, in a file. Returns `None` for an object
@@ -87,7 +48,7 @@ impl State<'_> {
             return Ok(None);
         }
         if let Some(kept) = self.kept_in(known, into)? {
-            if let Some(object) = self.objects.get_mut(kept.key(into)) {
+            if let Some(object) = self.objects.get_mut(key(kept, into)) {
                 object.keepers += 1;
             }
             return Ok(Some(kept));
@@ -97,8 +58,8 @@ impl State<'_> {
         let kept = self.vacant_name(into).ok_or(Error::NoSpace)?;
         let mut name = Object::new(into, thing.class);
         (name.gpu, name.keepers) = (thing.gpu, Sat(1));
-        self.objects.add(kept.key(into), name)?;
-        self.objects.add_alias(known, kept.key(into));
+        self.objects.add(key(kept, into), name)?;
+        self.objects.add_alias(known, key(kept, into));
         self.count_objects_of(into);
         Ok(Some(kept))
     }
@@ -106,13 +67,13 @@ impl State<'_> {
     /// Ends what one [`State::keep`] has begun. The last one frees the name.
     pub fn let_go(&mut self, into: FileId, kept: Kept) {
         let proc = self.files.get(&into).map(|file| file.proc);
-        let object = self.objects.get_mut(kept.key(into));
+        let object = self.objects.get_mut(key(kept, into));
         let Some((proc, object)) = proc.zip(object) else {
             return;
         };
         object.keepers -= 1;
         if object.keepers.0 == 0 {
-            self.free(proc, kept.key(into));
+            self.free(proc, key(kept, into));
         }
     }
 
@@ -149,7 +110,7 @@ impl State<'_> {
         let mut at = self.files.get(&into)?.last_kept;
         for _ in 0..most.0 {
             at = Kept::after(at);
-            if self.objects.get(at?.key(into)).is_none() {
+            if self.objects.get(key(at?, into)).is_none() {
                 self.files.get_mut(&into)?.last_kept = at;
                 return at;
             }

@@ -2,7 +2,7 @@
 
 //! Carries what the entry of an ioctl leaves for its return.
 
-use super::kept::{KeptNames, OF_CHANNEL};
+use crate::ids::{KeptNames, OF_CHANNEL};
 use crate::objects::ObjectKey;
 use crate::rmapi::Handle;
 

@@ -14,8 +14,9 @@ use crate::submit::launch::Kind;
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy;
 use crate::submit::qmd::v04_00;
+use crate::submit::reason::Reason;
 use crate::submit::rewrite::whole;
-use crate::submit::stats::{add, Reason};
+use crate::submit::stats::add;
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
 

@@ -16,8 +16,9 @@ use crate::policy::predict::{Kernel, Path};
 use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph;
 use crate::submit::occupancy;
+use crate::submit::reason::Reason;
 use crate::submit::rewrite::{detached, fills, whole};
-use crate::submit::stats::{add, Reason};
+use crate::submit::stats::add;
 use crate::submit::tracker::{QmdCall, Source};
 use crate::units::{Blocks, Ns, Sat, Va};
 

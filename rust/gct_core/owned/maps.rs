@@ -6,7 +6,6 @@
 //! is found here are names in the tenant's own client. They may mean other objects by the time that
 //! they are used: the driver asks then what they are ([`Kind`](super::names::Kind)).
 
-use super::uvm::UvmSpace;
 use super::SEGMENT_WORDS;
 use crate::error::Error;
 use crate::rmapi::nv::{self, nvos46, nvos46_with_kind, nvos47, nvos47_with_size};
@@ -118,17 +117,17 @@ impl Change {
 }
 
 impl Mapping {
-    /// Returns a mapping that nvidia-uvm made in an address space.
+    /// Returns a mapping that an open file of nvidia-uvm made in an address space.
     pub fn in_uvm(
-        space: &UvmSpace,
+        (uvm, space): (u64, Handle),
         client: Handle,
         place: Place,
         [address, bytes]: [u64; 2],
     ) -> Self {
         Self {
-            uvm: space.uvm,
+            uvm,
             client,
-            range: space.space,
+            range: space,
             place,
             parent: 0,
             address,
@@ -405,13 +404,7 @@ mod tests {
 
     #[test]
     fn what_nvidia_uvm_cleared_or_mapped_again_is_gone() {
-        let space = |uvm, space| UvmSpace {
-            uvm,
-            client: CLIENT,
-            space,
-            uuid: [0; 16],
-        };
-        let map = |at: &UvmSpace, client, address| {
+        let map = |at: (u64, Handle), client, address| {
             let place = Place {
                 memory: 5,
                 offset: 0,
@@ -424,8 +417,8 @@ mod tests {
             address,
             bytes: 0x1000,
         };
-        let (one, other) = (space(7, 0x90), space(7, 0x91));
-        let both = [map(&one, CLIENT, 0x4000), map(&other, CLIENT, 0x8000)];
+        let (one, other) = ((7, 0x90), (7, 0x91));
+        let both = [map(one, CLIENT, 0x4000), map(other, CLIENT, 0x8000)];
         let left = |change| after(&[both[0], both[1], change]).len();
         assert_eq!(left(clear(7, 0, 0x4fff)), 1);
         assert_eq!(left(clear(7, 0x90, 0x4000)), 1);
@@ -434,9 +427,9 @@ mod tests {
         assert_eq!(left(clear(7, 0, 0x5000)), 2);
         assert_eq!(left(unmap(0x90, 0x4000)), 2, "not the resource manager's");
         // Memory of any client takes the place of another's, in the same space.
-        assert_eq!(left(map(&one, 0xc2, 0x4800)), 2);
-        assert_eq!(left(map(&other, 0xc2, 0x4800)), 3);
-        assert_eq!(left(map(&space(8, 0x90), 0xc2, 0x4800)), 3);
+        assert_eq!(left(map(one, 0xc2, 0x4800)), 2);
+        assert_eq!(left(map(other, 0xc2, 0x4800)), 3);
+        assert_eq!(left(map((8, 0x90), 0xc2, 0x4800)), 3);
         let all = after(&both);
         let place = find(&all, CLIENT, 0x4800, 0x800);
         assert_eq!(place.map(|place| place.offset), Ok(0x800));

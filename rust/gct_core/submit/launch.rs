@@ -5,7 +5,7 @@
 use super::qmd::{
     with_layout, DependentFields, Field, LatchFields, Layout, ReleaseFields, TypeField, Version,
 };
-use super::stats::Reason;
+use super::reason::Reason;
 use crate::units::{volume, Sat};
 
 /// Kind of work that a QMD describes (`QMD_TYPE` since Hopper; before, only queues and grids

@@ -36,7 +36,7 @@ use super::occupancy::Needs;
 use super::precedence::{self, Precedence};
 use super::qmd::v04_00::V04_00;
 use super::qmd::{with_layout, Layout, Version};
-use super::stats::Reason;
+use super::reason::Reason;
 use crate::units::Sat;
 use core::num::Wrapping;
 use disabled::whole;

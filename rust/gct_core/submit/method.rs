@@ -6,7 +6,7 @@
 //! are decoded. Older ones (`SEC_OP` 0 with a count, 2) and those that change the subdevice mask
 //! are refused: after one of them it is unknown which of the following methods reach an engine.
 
-use super::stats::Reason;
+use super::reason::Reason;
 use crate::units::Sat;
 use core::num::Wrapping;
 

@@ -64,7 +64,8 @@ use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS
 use super::mask::{self, DisabledTpcs};
 use super::methods::Action;
 use super::qmd::{v03_00, v04_00::V04_00, with_layout, Layout, Version};
-use super::stats::{Counters, Reason};
+use super::reason::Reason;
+use super::stats::Counters;
 use super::tracker::{QmdCall, Source};
 use crate::units::{Bytes, Sat};
 use emitter::Emitter;

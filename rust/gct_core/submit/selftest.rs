@@ -13,8 +13,9 @@ use super::mask::{self, DisabledTpcs};
 use super::method;
 use super::methods::{self, Action};
 use super::qmd::{v04_00, Version};
+use super::reason::Reason;
 use super::rewrite::{self, Cut, Order, Output, Placement};
-use super::stats::{Counters, Reason};
+use super::stats::Counters;
 use super::tracker::{QmdCall, Source, Tracker};
 use core::num::Wrapping;
 

@@ -152,7 +152,7 @@ impl Limited {
     pub(super) fn report(&self) -> Progress {
         let counted = &mut *self.inner.lock();
         let governor = &counted.governor;
-        let (launches, time) = (Launches::of(governor.counters()), *governor.gpu_time());
+        let (launches, time) = (governor.counters().shown(), *governor.gpu_time());
         Progress {
             launches: launches.since(&core::mem::replace(&mut counted.launches, launches)),
             effective: match governor.effective() {

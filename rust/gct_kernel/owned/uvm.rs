@@ -80,7 +80,7 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, mapping: &gct_uvm_mapping) {
         offset: mapping.offset,
     };
     let bytes = [mapping.address, mapping.bytes];
-    let added = Mapping::in_uvm(&space, mapping.client, place, bytes);
+    let added = Mapping::in_uvm((space.uvm, space.space), mapping.client, place, bytes);
     let added = below_parent(glue, file, added);
     record.tenant.changed(&Change::Added(added));
 }

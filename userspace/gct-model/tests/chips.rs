@@ -8,7 +8,7 @@ mod common;
 use common::rewriter::{mask_in_place, rewrite_as, rewrite_on, run_in_turn, How, HOPPER};
 use common::{channel_class, Segment, CHANNEL};
 use gct_core::submit::mask::DisabledTpcs;
-use gct_core::submit::stats::Reason;
+use gct_core::submit::reason::Reason;
 use gct_model::qmd::{set, Layout, LAYOUTS, WORDS_MAX};
 use gct_model::{
     compare, memory_differences, Expected, Machine, Mask, Order, Report, SparseMemory,

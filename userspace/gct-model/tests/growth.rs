@@ -7,7 +7,7 @@ mod lanes;
 mod rings;
 
 use common::{Qmd, Segment, COPY};
-use gct_core::submit::stats::Reason;
+use gct_core::submit::reason::Reason;
 use gct_model::qmd::V04_00;
 use lanes::{Bench, NODES};
 

@@ -11,7 +11,7 @@ use common::{capture, Qmd, Segment, COPY};
 use gct_core::submit::gpfifo::{self, Entry};
 use gct_core::submit::method::{immediate, incr};
 use gct_core::submit::methods::SET_QMD_VIRTUALIZATION_CONTROL;
-use gct_core::submit::stats::Reason;
+use gct_core::submit::reason::Reason;
 use gct_model::Order;
 use lanes::{Bench, RESERVED};
 

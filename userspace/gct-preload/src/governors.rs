@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering;
 use gct_core::lane::governor::Peers as _;
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
-use gct_core::submit::stats::Reason;
+use gct_core::submit::reason::Reason;
 use gct_core::units::Ns;
 
 /// The governors, one per GPU.
@@ -180,7 +180,7 @@ impl Governors {
         let (mut all, mut replays, mut cut) = (Launches::ZERO, 0, 0);
         for (_, governor) in &self.list {
             let counters = governor.counters();
-            all = all.plus(&Launches::of(counters));
+            all = all.plus(&counters.shown());
             replays += counters.replays;
             cut += counters.cut;
         }

@@ -16,7 +16,8 @@ use gct_core::launches::{Count, EffectiveTpcs, Launches, COUNTS};
 use gct_core::mask::TpcMask;
 use gct_core::policy::clock::kernels::Sums;
 use gct_core::policy::slo::histogram::{self, Histogram, BUCKETS};
-use gct_core::submit::stats::{Counters, Reason};
+use gct_core::submit::reason::Reason;
+use gct_core::submit::stats::Counters;
 use gct_core::units::{Ns, Us};
 use gct_core::unmanaged::Reason as Unmanaged;
 pub use limits::Limits;
@@ -197,7 +198,7 @@ impl Page {
     /// Publishes, in the process, what its core counted.
     pub fn set_counters(&self, counters: &Counters) {
         let set = |counter: &Counter, value| counter.store(value, Ordering::Relaxed);
-        let shown = Launches::of(counters);
+        let shown = counters.shown();
         for (count, counter) in self.counters.counts() {
             set(counter, (count.get)(&shown));
         }

@@ -16,7 +16,8 @@ use crate::submit::join::Qmd;
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source};
 use crate::units::{volume, Sat};
 
@@ -194,7 +195,7 @@ impl<N: Table<Slot>, Q: Table<Qmd>> Memory<'_, N, Q> {
     /// Visits each node at most twice: once for the calls before which nothing can be inserted, and
     /// once for the others.
     ///
-    /// [`Reason::Replay`]: crate::submit::stats::Reason::Replay
+    /// [`Reason::Replay`]: crate::submit::reason::Reason::Replay
     pub fn patch_replays(
         &mut self,
         words: &[u32],

@@ -14,7 +14,7 @@
 use super::{Memory, Node};
 use crate::submit::join::Qmd;
 use crate::submit::qmd::Version;
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use core::num::Wrapping;
 use core::ops::DerefMut;
 

@@ -23,8 +23,9 @@ use crate::submit::launch::{self, Effects, Kind, ACTION_DECREMENT_DEPENDENCE, AC
 use crate::submit::methods::Action;
 use crate::submit::qmd::v04_00::{self as v04, V04_00};
 use crate::submit::qmd::{Field, Layout};
+use crate::submit::reason::Reason;
 use crate::submit::rewrite::detached;
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source};
 use crate::units::volume;
 use core::num::Wrapping;

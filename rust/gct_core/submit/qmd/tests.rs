@@ -7,7 +7,7 @@
 //! (`gctgroup-docs/hardware.md`).
 
 use super::{Family, Version};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::string::ToString;

@@ -4,7 +4,7 @@
 //!
 //! `clcec0qmd.h` agrees on every bit. The first 768 bits are those of version 5.0. Sub-tasks
 //! follow, each with a program and a grid. `TPC_DISABLE_MASK_VALID` is there, a mask is not. So
-//! such a launch is neither masked nor split ([`Reason::SubTasks`](crate::submit::stats::Reason)).
+//! such a launch is neither masked nor split ([`Reason::SubTasks`](crate::submit::reason::Reason)).
 //! What is read of its grid is that of the first sub-task.
 //!
 //! The header states neither the size nor how many sub-tasks there are. Five fit into 384 bytes,

@@ -4,7 +4,7 @@
 
 use super::{joins, with_layout, Field, Layout};
 use super::{v02_03, v02_04, v03_00, v04_00, v04_01, v05_00, v05_01};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 
 /// A known layout version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,7 +35,7 @@ use crate::submit::launch::{Kind, ACTION_DECREMENT_DEPENDENCE};
 use crate::submit::methods::Action;
 use crate::submit::qmd::v04_00 as v04;
 use crate::submit::qmd::{Field, Version};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
 

@@ -26,7 +26,8 @@ use crate::submit::method;
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::v04_00::{self as v04, V04_00};
 use crate::submit::qmd::{Layout, Version};
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source};
 use core::num::Wrapping;
 

@@ -9,7 +9,8 @@ use std::vec::Vec;
 use crate::submit::launch::{Kind, Launch};
 use crate::submit::methods::Action;
 use crate::submit::qmd::Version;
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source, Tracker};
 
 /// One GPFIFO entry of a capture.

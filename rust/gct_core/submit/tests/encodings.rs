@@ -11,7 +11,8 @@ use super::captures::{segments, CAPTURES};
 use super::random::{config, qmd_va, random, words_of};
 use crate::submit::method::{immediate, incr, Header, Opcode, Walk};
 use crate::submit::methods;
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Scan, Source, Tracker};
 
 /// Scans with `tracker`, where a test needs its state.

@@ -12,7 +12,8 @@ use super::captures::{segments, CAPTURES};
 use super::random::{config, random, words_of};
 use crate::submit::method::{immediate, incr, non_incr};
 use crate::submit::methods;
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Scan, Tracker};
 
 /// A change of a segment that leaves most of it unchanged.

@@ -12,8 +12,9 @@ use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::occupancy::Needs;
 use crate::submit::precedence::Precedence;
 use crate::submit::qmd::{v04_00, Version};
+use crate::submit::reason::Reason;
 use crate::submit::rewrite::{self, Order};
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Tracker};
 
 const HEAD: u64 = 0x2_04c0_0000;

@@ -14,7 +14,7 @@ use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
 use crate::submit::mask::{self, Applied, DisabledTpcs, OutOfRange};
 use crate::submit::occupancy;
 use crate::submit::qmd::{v04_00, v05_00, v05_01, with_layout, Layout, Version};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use crate::topology::Topology;
 
 /// Returns the versions that have a mask.

@@ -12,8 +12,9 @@ use crate::submit::launch::Kind;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::methods::Action;
+use crate::submit::reason::Reason;
 use crate::submit::rewrite::{self, EmitError, Order, Output, Placement};
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source, Tracker};
 
 #[test]

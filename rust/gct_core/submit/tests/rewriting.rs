@@ -15,8 +15,9 @@ use crate::submit::mask::DisabledTpcs;
 use crate::submit::method::incr;
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{v04_00 as q, Version};
+use crate::submit::reason::Reason;
 use crate::submit::rewrite::{self, Cut, Emitted, Order, Output, Placement, Room};
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Tracker};
 
 pub(super) const SLOT_VA: u64 = 0x10_0000_0000;

@@ -10,7 +10,8 @@ use super::encodings::{scan, scan_with};
 use crate::submit::method::{incr, non_incr};
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{v02_04, v03_00, Version};
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::reason::Reason;
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source, Tracker};
 
 /// Builds one plain launch, whose QMD is at word 9.

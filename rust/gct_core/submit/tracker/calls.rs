@@ -8,7 +8,7 @@ use crate::submit::launch::Nature;
 use crate::submit::method::{Burst, Opcode};
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{Family, Version};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use crate::units::Sat;
 
 /// Where a PCAS is sent.

@@ -12,7 +12,7 @@ use super::{Call, Pass, Role, Subchannel, Tracker, HOST_END};
 use crate::submit::method::{self, Header, Opcode};
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use core::num::Wrapping;
 
 /// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and

@@ -5,7 +5,7 @@
 use crate::submit::launch::{Kind, Launch, Nature};
 use crate::submit::methods::Action;
 use crate::submit::qmd::{Family, Version};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use core::num::Wrapping;
 
 /// Where a call's QMD comes from.

@@ -5,7 +5,7 @@
 use super::uploads::Uploads;
 use super::{Registers, Semaphore};
 use crate::submit::methods;
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 
 /// The methods that a subchannel's class has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

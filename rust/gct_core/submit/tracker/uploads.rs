@@ -6,7 +6,7 @@ use crate::submit::launch::Nature;
 use crate::submit::limits::{QMD_VA_END, QMD_WORDS_MAX, UPLOADS};
 use crate::submit::qmd::v04_00::V04_00;
 use crate::submit::qmd::{Family, Version};
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use crate::units::{Sat, Va};
 use core::num::Wrapping;
 

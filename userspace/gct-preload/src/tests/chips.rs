@@ -7,7 +7,7 @@ use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use core::sync::atomic::Ordering;
 use gct_core::mask::TpcMask;
-use gct_core::submit::stats::Reason;
+use gct_core::submit::reason::Reason;
 use gct_core::topology::Topology;
 use gct_model::qmd::{set, Layout, V02_04, V03_00, V04_01, V05_00, WORDS_MAX};
 use gct_model::{Act, Config, Coverage, Order, Run};

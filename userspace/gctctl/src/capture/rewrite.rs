@@ -7,8 +7,9 @@ use std::fs;
 use gct_client::capture::Record;
 use gct_core::submit::limits::SLOT_BYTES;
 use gct_core::submit::mask::DisabledTpcs;
+use gct_core::submit::reason::Reason;
 use gct_core::submit::rewrite::{emit, room, Cut, EmitError, Order, Output, Placement};
-use gct_core::submit::stats::{Counters, Reason};
+use gct_core::submit::stats::Counters;
 use serde_json::{json, Map, Value};
 
 use super::{load, mask, Scanner, FAILURE, REFUSED};

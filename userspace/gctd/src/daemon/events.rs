@@ -6,7 +6,7 @@ use super::strangers::{Line, Strangers};
 use super::Daemon;
 use crate::budget::Account;
 use crate::peer::Credentials;
-use gct_core::state::DaemonEvents;
+use gct_core::failures::DaemonEvents;
 use gctd_ipc::versions::{Versions, VERSIONS};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};

@@ -5,10 +5,10 @@
 use super::{Daemon, Session};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
+use gct_core::failures::Failure;
 use gct_core::host::Host;
 use gct_core::ids::FileId;
 use gct_core::rmapi::{self, Action, Call, Class};
-use gct_core::state::Failure;
 use gctd_ipc::message::Ioctl;
 
 /// Most ioctls of one process in flight, one for each of its threads. Beyond it the oldest is

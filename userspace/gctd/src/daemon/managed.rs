@@ -12,9 +12,9 @@
 use super::{Daemon, Session};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
+use gct_core::failures::Failure;
 use gct_core::host::Host;
 use gct_core::ids::{FileId, GpuId};
-use gct_core::state::Failure;
 use gct_core::units::Bytes;
 use gctd_ipc::message::{Managed, MANAGED_MAX};
 use std::collections::BTreeMap;

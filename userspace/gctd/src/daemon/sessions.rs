@@ -12,10 +12,10 @@ use crate::process;
 use crate::tenants::ConnectionId;
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
+use gct_core::failures::Failure;
 use gct_core::host::Host;
 use gct_core::ids::{FileId, ProcKey};
 use gct_core::rmapi::Call;
-use gct_core::state::Failure;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A process that reports its ioctls on one connection.

@@ -6,7 +6,7 @@ use super::super::{Memory, Node};
 use super::{Index, Slot, CHAIN, LOOKS};
 use crate::submit::join::Qmd;
 use crate::submit::qmd::v04_00::WORDS;
-use crate::submit::stats::Reason;
+use crate::submit::reason::Reason;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec;
