@@ -9,8 +9,6 @@ use clap::{Args, Parser, Subcommand};
 use gct_client::{mps, DEFAULT_ROOT};
 use gct_model::Order;
 
-use crate::commands::interval;
-
 const EXIT_CODES: &str = "\
 Exit codes:
   0  everything was done
@@ -381,6 +379,23 @@ pub(crate) struct Check {
     /// With --original: the mask of the rewrite.
     #[command(flatten)]
     pub(crate) mask: Mask,
+}
+
+/// Parses a number of seconds, or of milliseconds with the suffix `ms`.
+fn interval(text: &str) -> Result<Duration, String> {
+    let parsed = match text.strip_suffix("ms") {
+        Some(ms) => ms.parse().ok().map(Duration::from_millis),
+        None => text
+            .strip_suffix('s')
+            .unwrap_or(text)
+            .parse()
+            .ok()
+            .map(Duration::from_secs),
+    };
+    let least = Duration::from_millis(100);
+    parsed
+        .filter(|time| (least..=Duration::from_secs(86400)).contains(time))
+        .ok_or_else(|| "write seconds, as 5 or 5s, or 500ms: from 100ms to a day".to_owned())
 }
 
 fn address(text: &str) -> Result<u64, String> {

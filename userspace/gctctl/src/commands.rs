@@ -19,8 +19,6 @@ mod stat;
 mod top;
 mod ungoverned;
 
-pub(crate) use counters::interval;
-
 use gct_client::{Door, Tree};
 use gctd_ipc::paths::SocketPaths;
 

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::time::Duration;
 
 use gct_client::{Content, Error, Kind, Owner, Target, Tree};
 use gct_core::error::Error as CoreError;
@@ -114,21 +113,4 @@ pub(super) fn print(text: &str) -> Result<bool, Failure> {
             format!("The output cannot be written: {error}."),
         )),
     }
-}
-
-/// Parses a number of seconds, or of milliseconds with the suffix `ms`.
-pub(crate) fn interval(text: &str) -> Result<Duration, String> {
-    let parsed = match text.strip_suffix("ms") {
-        Some(ms) => ms.parse().ok().map(Duration::from_millis),
-        None => text
-            .strip_suffix('s')
-            .unwrap_or(text)
-            .parse()
-            .ok()
-            .map(Duration::from_secs),
-    };
-    let least = Duration::from_millis(100);
-    parsed
-        .filter(|time| (least..=Duration::from_secs(86400)).contains(time))
-        .ok_or_else(|| "write seconds, as 5 or 5s, or 500ms: from 100ms to a day".to_owned())
 }
