@@ -49,7 +49,7 @@ pub(crate) fn run(
         false => None,
     };
     let ends = series(&stream, queued, window, || match &mut timeline {
-        Some(timeline) => gpu.launch_timed(&stream, stamp, timeline),
+        Some(timeline) => timeline.launch(gpu, &stream, stamp),
         None => gpu.launch_stamp(&stream, stamp),
     })?;
     let timeline = match timeline {

@@ -3,7 +3,6 @@
 //! Opens a GPU and launches this program's kernels on it.
 
 use crate::attributes::{self, Attribute};
-use crate::timeline::Timeline;
 use anyhow::{Context, Result};
 use core::ffi::c_void;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -165,19 +164,21 @@ impl Gpu {
         Ok(())
     }
 
-    /// Launches `stamp_timed`. Each block counts in the bin of `timeline` in which it ends.
+    /// Launches `stamp_timed`. Each block counts in the one of `bins` in which it ends: they begin
+    /// at `base` by the GPU's clock, and last 2^`shift` nanoseconds each.
     pub(crate) fn launch_timed(
         &self,
         stream: &Arc<CudaStream>,
         s: &Stamp,
-        timeline: &mut Timeline,
+        bins: &mut CudaSlice<u32>,
+        (base, shift): (u64, u32),
     ) -> Result<()> {
         // CAST: some seconds have far fewer bins than 2^32.
-        let count = timeline.bins.len() as u32;
+        let count = bins.len() as u32;
         let config = s.config();
         let mut launch = stream.launch_builder(&self.stamp_timed);
-        launch.arg(&mut timeline.bins).arg(&timeline.base);
-        launch.arg(&Timeline::SHIFT).arg(&count).arg(&s.cycles);
+        launch.arg(bins).arg(&base);
+        launch.arg(&shift).arg(&count).arg(&s.cycles);
         // SAFETY: the arguments are those of `stamp_timed` in kernels.ptx, which counts in the
         // first `count` words of `bins` only.
         unsafe { launch.launch(config) }.context("stamp_timed cannot be launched")?;

@@ -2,7 +2,7 @@
 
 //! Counts how many blocks ended when. The blocks count themselves, by the GPU's clock.
 
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Stamp};
 use crate::latency::{unix_ns, Window};
 use anyhow::{ensure, Context, Result};
 use cudarc::driver::{CudaSlice, CudaStream};
@@ -18,16 +18,14 @@ const REST: f64 = 0.1;
 
 /// The bins on the GPU.
 pub(crate) struct Timeline {
-    pub(crate) bins: CudaSlice<u32>,
+    bins: CudaSlice<u32>,
     /// The begin of the first bin by the GPU's clock.
-    pub(crate) base: u64,
+    base: u64,
     /// The begin of the first bin in Unix time.
     origin_ns: u64,
 }
 
 impl Timeline {
-    pub(crate) const SHIFT: u32 = SHIFT;
-
     /// Allocates bins that begin with the window.
     pub(crate) fn new(gpu: &Gpu, stream: &Arc<CudaStream>, window: Window) -> Result<Self> {
         let ahead = clock_ahead(gpu, stream)?;
@@ -41,6 +39,11 @@ impl Timeline {
             base: u64::try_from(base).context("the GPU's clock")?,
             origin_ns,
         })
+    }
+
+    /// Launches blocks that count in the bins.
+    pub(crate) fn launch(&mut self, gpu: &Gpu, on: &Arc<CudaStream>, stamp: &Stamp) -> Result<()> {
+        gpu.launch_timed(on, stamp, &mut self.bins, (self.base, SHIFT))
     }
 
     /// Reads the bins.

@@ -4,12 +4,8 @@
 //!
 //! The processes of a group together then have no more than the daemon would have granted them.
 
-use super::replay::ReplayLog;
-use gct_core::rmapi::Handle;
+use super::replay::{Device, ReplayLog};
 use std::collections::BTreeMap;
-
-/// An RM client and its device.
-pub(super) type Device = (Handle, Handle);
 
 /// The memory that a process had when its daemon went.
 #[derive(Debug, Default)]

@@ -2,13 +2,15 @@
 
 //! Keeps the ioctls that made each living object, to replay them to a new daemon.
 
-use super::granted::Device;
 use crate::message::Ioctl;
 use gct_core::rmapi::{Action, Call, Class, Handle};
 use std::collections::BTreeMap;
 
 /// Most objects in the log. Further ones are not replayed.
 const OBJECTS_MAX: usize = 65_536;
+
+/// An RM client and its device.
+pub(super) type Device = (Handle, Handle);
 
 /// An object and the ioctl that made it.
 #[derive(Debug)]
