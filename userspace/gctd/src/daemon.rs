@@ -18,6 +18,7 @@ mod pages;
 mod pending;
 mod publishing;
 mod requests;
+mod seen;
 mod sessions;
 mod strangers;
 mod watches;

@@ -2,7 +2,7 @@
 
 //! Keeps a controller for each goal.
 
-use super::requests::{Key, Seen, NONE};
+use super::seen::{Key, Seen, NONE};
 use gct_core::policy::slo::Controller;
 use gct_core::state::State;
 use gct_core::units::{Ns, Us};

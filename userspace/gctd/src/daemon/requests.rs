@@ -7,23 +7,17 @@
 //! most.
 
 use super::goals::Goals;
+use super::seen::{Key, Seen, NONE};
 use super::Daemon;
 use crate::timer::Timer;
-use gct_core::ids::{GpuId, Owner};
+use gct_core::ids::Owner;
 use gct_core::policy::shortest::Requests;
-use gct_core::policy::slo::histogram::Histogram;
 use gct_core::policy::slo::LOOK_EVERY;
 use gct_core::units::Ns;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// An owner and a GPU.
-pub(super) type Key = (Owner, GpuId);
-
-/// The requests of an owner since the last look, and the age of the one that has not ended.
-pub(super) type Seen = BTreeMap<Key, (Histogram, Ns)>;
 
 /// What is done with the requests of owners.
 #[derive(Debug)]
@@ -133,6 +127,3 @@ impl Daemon {
         seen
     }
 }
-
-/// No requests.
-pub(super) const NONE: (Histogram, Ns) = (Histogram::NEW, Ns(0));
