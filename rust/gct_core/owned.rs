@@ -14,6 +14,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`maps`] | where in the tenant's memory objects its rings lie |
+//! | [`cpu_maps`] | which mappings by the processor end, and when |
 //! | [`turns`] | how long a tenant is served in a row, and how long a round takes |
 //! | [`worker`] | how much a round of the worker takes, and when it begins |
 //! | [`kit`] | parameters of what the driver allocates |
@@ -23,6 +24,7 @@
 //! | `params` | which parameters of the tenant are read |
 
 pub mod bells;
+pub mod cpu_maps;
 pub mod kit;
 pub mod maps;
 pub mod names;

@@ -14,11 +14,9 @@ pub const GCT_UVM_PASSING: u32 = 0;
 pub const GCT_UVM_RENEWED: u32 = 1;
 pub const GCT_UVM_LASTING: u32 = 2;
 pub const GCT_UVM_REFUSED: u64 = 9223372036854775807;
-pub const GCT_KIND_GONE: u32 = 0;
-pub const GCT_KIND_LEAF: u32 = 1;
-pub const GCT_KIND_MEMORY: u32 = 2;
-pub const GCT_KIND_ABOVE: u32 = 3;
-pub const GCT_KIND_OTHER: u32 = 4;
+pub const GCT_MAP_LIVE: u32 = 0;
+pub const GCT_MAP_HELD: u32 = 1;
+pub const GCT_MAP_OVER: u32 = 2;
 pub const GCT_DOOR_READ: u32 = 1;
 pub const GCT_DOOR_WRITE: u32 = 2;
 pub const GCT_WORKER_WOKEN: u32 = 1;
@@ -444,8 +442,13 @@ unsafe extern "C" {
     pub fn gct_bells_end(gpu: *mut gct_bell_gpu, worker: *mut gct_worker);
     pub fn gct_bells_closed(gpu: *const gct_bell_gpu) -> bool;
     pub fn gct_bells_close(gpu: *mut gct_bell_gpu);
+    pub fn gct_helper_map_new(governed: bool) -> *mut gct_map;
+    pub fn gct_helper_map_get(map: *mut gct_map);
+    pub fn gct_helper_map_put(map: *mut gct_map);
+    pub fn gct_helper_map_is_found(map: *const gct_map) -> bool;
+    pub fn gct_helper_map_is_closed(map: *const gct_map) -> bool;
+    pub fn gct_helper_map_change(map: *mut gct_map, state: u32);
     pub fn gct_serve_offer(call: *mut gct_call, map: *mut gct_map) -> bool;
-    pub fn gct_serve_offered(call: *mut gct_call) -> *mut gct_map;
     pub fn gct_map_attach(map: *mut gct_map, file: *mut kernel::ffi::c_void) -> kernel::ffi::c_int;
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
@@ -457,14 +460,6 @@ unsafe extern "C" {
         count: usize,
         offset: *mut i64,
     ) -> isize;
-    pub fn gct_governs(file: *mut kernel::ffi::c_void) -> bool;
-    pub fn gct_frees(
-        escape: u32,
-        arg: *const kernel::ffi::c_void,
-        size: u32,
-        freed: *mut u32,
-    ) -> bool;
-    pub fn gct_kind(client: u32, object: u32) -> u32;
     pub fn gct_door_call(command: u32, request: usize, rights: u32) -> kernel::ffi::c_int;
     pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);

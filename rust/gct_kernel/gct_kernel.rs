@@ -32,6 +32,7 @@ mod ioctl;
 mod kept;
 #[cfg(gct_kunit)]
 mod kunit;
+mod maps;
 mod memory_info;
 mod owned;
 mod process;

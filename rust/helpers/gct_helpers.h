@@ -366,17 +366,35 @@ void gct_bells_end(struct gct_bell_gpu *gpu, struct gct_worker *worker);
 bool gct_bells_closed(const struct gct_bell_gpu *gpu);
 void gct_bells_close(struct gct_bell_gpu *gpu);
 
-/* -- Between gct_map.c and gct_serve.c -------------------------------------- */
+/* -- Device files that map the GPU's memory (gct_map.c) --------------------- */
 
 struct gct_map;
 
 /*
- * Have the file that the resource manager finds by a descriptor during @call be @map.
- * offer returns false if nobody looks for the file. offered returns the map. attach returns
- * an errno if the resource manager must not use the file: it is a map already.
+ * What becomes of the device file that the resource manager finds by a descriptor. new() may
+ * fail; put() gives back its reference, or one of get().
+ *
+ * is_found() returns whether there is such a file, is_closed() whether it was closed. change()
+ * says whether its memory may be mapped, and unmaps it if it may not any more. Callers of
+ * change() exclude each other. Context: may sleep.
+ */
+#define GCT_MAP_LIVE 0u
+#define GCT_MAP_HELD 1u		/* an ioctl may be ending it: faults wait */
+#define GCT_MAP_OVER 2u		/* its memory is gone; it stays so */
+struct gct_map *gct_helper_map_new(bool governed);
+void gct_helper_map_get(struct gct_map *map);
+void gct_helper_map_put(struct gct_map *map);
+bool gct_helper_map_is_found(const struct gct_map *map);
+bool gct_helper_map_is_closed(const struct gct_map *map);
+void gct_helper_map_change(struct gct_map *map, uint32_t state);
+
+/*
+ * gct_serve_offer() has the file that the resource manager finds by a descriptor during @call
+ * be @map, or none any more if that is NULL. It returns false if nobody looks for the file.
+ * gct_map_attach() returns an errno if the resource manager must not use the file: it is a map
+ * already.
  */
 bool gct_serve_offer(struct gct_call *call, struct gct_map *map);
-struct gct_map *gct_serve_offered(struct gct_call *call);
 int gct_map_attach(struct gct_map *map, void *file);
 
 /* -- Implemented in Rust (rust/gct_kernel/ffi.rs) -------------------------- */
@@ -384,21 +402,6 @@ int gct_map_attach(struct gct_map *map, void *file);
 /* Read and write a file of the tree. debugfs holds off the file's removal. */
 int gct_debugfs_show(struct seq_file *seq, void *unused);
 ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int64_t *offset);
-
-/*
- * gct_governs() returns whether the rules for governed tenants hold for a file. gct_frees()
- * returns whether an ioctl frees an object, and stores its client and its handle. gct_kind()
- * asks the resource manager what an object is, as far as mappings depend on it. Context: an
- * ioctl, or for the first the close of a file; may sleep.
- */
-#define GCT_KIND_GONE 0u	/* there is no such object */
-#define GCT_KIND_LEAF 1u	/* goes with what it is below, alone, and takes nothing along */
-#define GCT_KIND_MEMORY 2u	/* takes nothing along */
-#define GCT_KIND_ABOVE 3u	/* leaves may be below it */
-#define GCT_KIND_OTHER 4u
-bool gct_governs(void *file);
-bool gct_frees(uint32_t escape, const void *arg, uint32_t size, uint32_t *freed);
-uint32_t gct_kind(uint32_t client, uint32_t object);
 
 /*
  * Serves an ioctl of /dev/gctgroup: @request is an address of user space, @rights say

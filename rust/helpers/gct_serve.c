@@ -241,11 +241,6 @@ bool gct_serve_offer(struct gct_call *call, struct gct_map *map)
 	return true;
 }
 
-struct gct_map *gct_serve_offered(struct gct_call *call)
-{
-	return gct_served_of(call)->map;
-}
-
 int gct_serve_file(void *file, void *private)
 {
 	struct gct_served *served = gct_served_current();

@@ -13,11 +13,16 @@ use std::fs::File;
 #[derive(Debug)]
 pub struct Mapped {
     file: File,
+    length: usize,
+    name: Name,
+}
+
+/// How the driver knows a mapping.
+#[derive(Debug)]
+pub struct Name {
     client: Handle,
     device: Handle,
     memory: Handle,
-    length: usize,
-    /// By which the driver knows it.
     address: u64,
 }
 
@@ -47,14 +52,13 @@ impl Mapped {
     fn with(file: File, gpu: &Gpu, memory: Handle, length: usize) -> Result<Self, Error> {
         let client = gpu.client();
         let address = client.prepare(gpu.device(), memory, length, &file)?;
-        Ok(Self {
-            file,
+        let name = Name {
             client: client.handle(),
             device: gpu.device(),
             memory,
-            length,
             address,
-        })
+        };
+        Ok(Self { file, length, name })
     }
 
     /// Maps it, as often as it is called.
@@ -68,14 +72,57 @@ impl Mapped {
 
     /// Returns the address by which the driver knows the mapping.
     pub fn address(&self) -> u64 {
-        self.address
+        self.name.address
     }
 
     /// Returns the memory.
     pub fn memory(&self) -> Handle {
-        self.memory
+        self.name.memory
     }
 
+    /// Closes the file.
+    pub fn close(self) -> Name {
+        self.name
+    }
+
+    /// Has the driver end the mapping, by a client's control file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn unmap(&self, by: &Client) -> Result<(), Error> {
+        self.name.unmap(by)
+    }
+
+    /// Has the driver know the mapping by another address, by a client's control file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn rename(&mut self, by: &Client, to: u64) -> Result<(), Error> {
+        let mut call = abi::UpdateMapping {
+            client: self.name.client,
+            device: self.name.device,
+            memory: self.name.memory,
+            from: self.name.address,
+            to,
+            ..Default::default()
+        };
+        // SAFETY: as above.
+        unsafe {
+            sys::ioctl(
+                by.control_file().file(),
+                n::ESCAPE_UPDATE_MAPPING,
+                &mut call,
+            )
+        }?;
+        done(call.status)?;
+        self.name.address = to;
+        Ok(())
+    }
+}
+
+impl Name {
     /// Has the driver end the mapping, by a client's control file.
     ///
     /// # Errors
@@ -92,32 +139,5 @@ impl Mapped {
         // SAFETY: the driver compares the address, and does not follow it.
         unsafe { sys::ioctl(by.control_file().file(), n::ESCAPE_UNMAP, &mut call) }?;
         done(call.status)
-    }
-
-    /// Has the driver know the mapping by another address, by a client's control file.
-    ///
-    /// # Errors
-    ///
-    /// Those of the driver.
-    pub fn rename(&mut self, by: &Client, to: u64) -> Result<(), Error> {
-        let mut call = abi::UpdateMapping {
-            client: self.client,
-            device: self.device,
-            memory: self.memory,
-            from: self.address,
-            to,
-            ..Default::default()
-        };
-        // SAFETY: as above.
-        unsafe {
-            sys::ioctl(
-                by.control_file().file(),
-                n::ESCAPE_UPDATE_MAPPING,
-                &mut call,
-            )
-        }?;
-        done(call.status)?;
-        self.address = to;
-        Ok(())
     }
 }

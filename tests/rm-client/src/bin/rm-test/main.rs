@@ -61,6 +61,7 @@ mod owned_ends;
 mod owned_forged;
 mod owned_launch;
 mod owned_mapped;
+mod owned_mapped_crowd;
 mod owned_memory;
 mod owned_mps;
 mod owned_nodes;
@@ -231,6 +232,7 @@ fn tests() -> Vec<gct_ktap::Test> {
         shadowed_back::TESTS,
         shadowed_stalled::TESTS,
         owned_mapped::TESTS,
+        owned_mapped_crowd::TESTS,
         owned_memory::TESTS,
         owned_rights::TESTS,
         owned_ends::TESTS,

@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_mapped_hostile_closes_its_client", closes),
     ("owned_mapped_hostile_maps_while_it_frees", races),
     ("owned_mapped_memory_beside_what_goes", beside),
+    ("owned_mapped_memory_beside_a_closed_file", beside_closed),
     ("owned_mapped_hostile_has_addresses_alike", alike),
     ("owned_mapped_addresses_are_their_clients", renamed),
 ];
@@ -263,6 +264,22 @@ fn beside() -> Outcome {
         hidden("the second", &second)?;
         drop(held);
         Ok(())
+    })
+}
+
+/// Closes the file of one of two mappings of the same memory, and has it unmapped then.
+fn beside_closed() -> Outcome {
+    as_member(|_| {
+        let session = session(0)?;
+        let client = session.gpu().client();
+        let (kept, mapping) = mapped(&session)?;
+        for _ in 0..3 {
+            let closed = Mapped::new(session.gpu(), kept.memory(), BYTES)?.close();
+            closed.unmap(client)?;
+            same("beside what is closed", peek(&mapping)?, Some(OWN))?;
+        }
+        kept.unmap(client)?;
+        hidden("the last one", &mapping)
     })
 }
 
