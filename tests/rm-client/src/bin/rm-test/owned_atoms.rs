@@ -134,26 +134,41 @@ fn judge(atoms: &[Event], blocks: u32) -> Result<bool, Stop> {
 /// has seen well, and a slow host shows it few.
 const LEARNT_IN: u32 = 20;
 
-/// Launches a long grid, which comes in atoms, and checks them, until two in a row have atoms of a
-/// wave at most.
-fn check_split(tenant: &mut Tenant) -> Outcome {
+/// Launches a long grid until so many launches in a row come in atoms of a wave at most. Each comes
+/// in atoms, of which `check` learns.
+fn learn(
+    tenant: &mut Tenant,
+    in_a_row: u32,
+    mut check: impl FnMut(&[Event]) -> Outcome,
+) -> Outcome {
     let recorder = recorder()?;
-    let mut in_a_row = 0;
+    let mut found = 0;
     for _ in 0..LEARNT_IN {
         let mark = recorder.mark()?;
-        let (split, atoms) = (count("split")?, count("atoms")?);
         tenant.launch(LONG);
         tenant.wait(0)?;
-        let found = launches(&recorder, mark, PROGRAM_OF_ONE)?;
-        let in_waves = judge(&found, LONG)?;
-        eventually("split", &(split + 1), || count("split"))?;
-        same("atoms", count("atoms")?, atoms + found.len() as u64)?;
-        in_a_row = if in_waves { in_a_row + 1 } else { 0 };
-        if in_a_row == 2 {
+        let atoms = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+        let in_waves = judge(&atoms, LONG)?;
+        check(&atoms)?;
+        found = if in_waves { found + 1 } else { 0 };
+        if found == in_a_row {
             return Ok(());
         }
     }
-    Err(failed("no two launches in a row have a wave at most"))
+    Err(failed(format!(
+        "never {in_a_row} launches in a row have a wave at most"
+    )))
+}
+
+/// Launches a long grid, and checks what is counted of its atoms.
+fn check_split(tenant: &mut Tenant) -> Outcome {
+    let (mut split, mut atoms) = (count("split")?, count("atoms")?);
+    learn(tenant, 2, |found| {
+        split += 1;
+        atoms += found.len() as u64;
+        eventually("split", &split, || count("split"))?;
+        same("atoms", count("atoms")?, atoms)
+    })
 }
 
 /// A limit that is written while a tenant runs binds its next launch, until it is lifted.
@@ -348,7 +363,6 @@ fn written() -> Outcome {
         LIST,
         || session(0),
         |tenant, ring| {
-            let recorder = recorder()?;
             let (slots, whole) = (ring + kit::SLOTS, ring + kit::WHOLE);
             let last = whole + 4 * kit::WHOLE_WORDS as u64 - 4;
             for (errors, at) in (1..).zip([slots, slots + SLOT_BYTES + 4, whole, last]) {
@@ -356,18 +370,8 @@ fn written() -> Outcome {
                 attacker.submit_release_at(at, 0);
                 eventually("errors", &shown(errors, MMU_FAULT), || events(&me()))?;
             }
-            for _ in 0..LEARNT_IN {
-                let mark = recorder.mark()?;
-                tenant.launch(LONG);
-                tenant.wait(0)?;
-                let atoms = launches(&recorder, mark, PROGRAM_OF_ONE)?;
-                let in_waves = judge(&atoms, LONG)?;
-                masked(&atoms, &disabled(LIST)?)?;
-                if in_waves {
-                    return Ok(());
-                }
-            }
-            Err(failed("no launch has a wave at most"))
+            let mask = disabled(LIST)?;
+            learn(tenant, 1, |atoms| masked(atoms, &mask))
         },
     )
 }
