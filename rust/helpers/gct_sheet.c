@@ -38,6 +38,7 @@ struct gct_sheet {
 	struct kref users;
 	/* Pages of the host by their number in the memory object. The mark changes in a turn. */
 	struct xarray pages;
+	atomic_t changes;		/* faults of panes, below the driver's mmap_lock, and new panes */
 	/* Protects what follows. Taken below the driver's mmap_lock. */
 	struct mutex lock;
 	struct list_head panes;
@@ -100,6 +101,7 @@ static bool gct_pane_add(struct gct_sheet *sheet, nv_linux_file_private_t *nvlfp
 		return false;
 	sheet->nvl = nvlfp->nvptr;
 	sheet->count++;
+	atomic_inc(&sheet->changes);
 	kref_get(&sheet->users);
 	list_add_tail(&pane->node, &sheet->panes);
 	/* Faults look at it without the lock. */
@@ -156,6 +158,7 @@ uint32_t gct_pane_fault(void *data, void *area)
 	unsigned long number;
 	struct page *page;
 
+	atomic_inc(&pane->sheet->changes);
 	if (gct_area_has_pages(vma))
 		return VM_FAULT_NOPAGE;
 	xa_for_each_marked(&pane->sheet->pages, number, page, GCT_SHOWN) {
@@ -207,7 +210,7 @@ void *gct_helper_sheet_page(struct gct_sheet *sheet, uint64_t number)
 	return page ? page_address(page) : NULL;
 }
 
-/* Unmaps all panes of a sheet. The driver's mmap_lock is held. */
+/* Unmaps all panes of a sheet. Faults map them again, unless the driver's mmap_lock is held. */
 static void gct_sheet_revoke(struct gct_sheet *sheet)
 {
 	struct gct_pane *pane;
@@ -231,21 +234,36 @@ static nv_linux_state_t *gct_sheet_ready(struct gct_sheet *sheet, uint32_t gpu_i
 	return nvl;
 }
 
+/* Returns a number that changes when a page may have been mapped by a pane. */
+static u32 gct_sheet_changes(const struct gct_sheet *one, const struct gct_sheet *other)
+{
+	return (u32)atomic_read(&one->changes) + (u32)atomic_read(&other->changes);
+}
+
 struct gct_turn *gct_helper_turn_begin(struct gct_sheet *one, struct gct_sheet *other,
 				       uint32_t gpu_id)
 {
 	nv_linux_state_t *nvl = gct_sheet_ready(one, gpu_id);
+	u32 changes;
 
 	if (!nvl || gct_sheet_ready(other, gpu_id) != nvl)
 		return NULL;
+	down(&nvl->mmap_lock);
+	changes = gct_sheet_changes(one, other);
+	up(&nvl->mmap_lock);
+	/* A tenant may have many mappings, in many processes: its neighbours' faults go on. */
+	gct_sheet_revoke(one);
+	gct_sheet_revoke(other);
 	down(&nvl->mmap_lock);
 	/* A GPU that sleeps must not be accessed. Then nothing is mapped, either. */
 	if (!nvl->safe_to_mmap) {
 		up(&nvl->mmap_lock);
 		return NULL;
 	}
-	gct_sheet_revoke(one);
-	gct_sheet_revoke(other);
+	if (gct_sheet_changes(one, other) != changes) {
+		gct_sheet_revoke(one);
+		gct_sheet_revoke(other);
+	}
 	/* Whatever becomes of the sheets, the turn ends with the lock that it has taken. */
 	return (struct gct_turn *)nvl;
 }
@@ -274,8 +292,9 @@ void gct_helper_sheet_forget(struct gct_sheet *sheet, uint64_t number)
 
 		down(&nvl->mmap_lock);
 		xa_clear_mark(&sheet->pages, number, GCT_SHOWN);
-		gct_sheet_revoke(sheet);
 		up(&nvl->mmap_lock);
+		/* Faults map the GPU's page again. */
+		gct_sheet_revoke(sheet);
 	}
 	page = xa_erase(&sheet->pages, number);
 	if (page)

@@ -88,8 +88,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps what the driver has prepared for this file.
-    pub(crate) fn new(file: &File, length: usize) -> io::Result<Self> {
+    /// Maps what the driver has prepared for this file, or the file itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system call.
+    pub fn new(file: &File, length: usize) -> io::Result<Self> {
         Self::map(file, 0, length, 0)
     }
 
