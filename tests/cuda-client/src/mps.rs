@@ -2,7 +2,7 @@
 
 //! Clients of NVIDIA's own MPS daemon. Each program is one while the daemon runs.
 
-use crate::group::{goes_through, passed, run, until, Group};
+use crate::group::{goes_through, passed, run, until, Group, Program};
 use crate::limits::ALL;
 use crate::recorded::{disabled, launches, masks};
 use fakegpu_record::{Event, Recorder};
@@ -142,14 +142,16 @@ fn memory() -> Outcome {
     of_other.goes_on()
 }
 
-/// A client that is killed leaves no memory charged, and the others go on.
-fn client_dies() -> Outcome {
+/// Has one of two clients killed, after `before`: it leaves no memory charged, and the other one
+/// goes on.
+fn killed_after(before: impl FnOnce(&Daemon, &Program) -> Outcome) -> Outcome {
     let daemon = Daemon::start()?;
     let one = Group::named("one", &[("tpc.mask", "0-31")])?;
     let other = Group::named("other", &[])?;
     let of_other = other.rounds()?;
     let of_one = one.rounds()?;
     let server = daemon.server()?;
+    before(&daemon, &of_one)?;
     drop(of_one);
     until("nothing is charged", || Ok(one.memory()? == 0))?;
     of_other.goes_on()?;
@@ -157,38 +159,34 @@ fn client_dies() -> Outcome {
     same("the server", daemon.server()?, server)
 }
 
+/// A client that is killed leaves no memory charged, and the others go on.
+fn client_dies() -> Outcome {
+    killed_after(|_, _| Ok(()))
+}
+
 /// A client that is taken from its server loses its context, is killed, and the others go on.
 fn client_drained() -> Outcome {
-    let daemon = Daemon::start()?;
-    let one = Group::named("one", &[("tpc.mask", "0-31")])?;
-    let other = Group::named("other", &[])?;
-    let of_other = other.rounds()?;
-    let of_one = one.rounds()?;
-    let server = daemon.server()?;
-    let clients = daemon.asked(&format!("get_client_list {server}"))?;
-    same("clients", clients.lines().count(), 2)?;
-    let said = run("gctctl drain one 2>&1")?;
-    let says = format!(
-        "one: process {} is no client of MPS any more\n",
-        of_one.pid()
-    );
-    same("gctctl says", said, says)?;
-    until("the client fails", || Ok(of_one.count("not ok")? > 0))?;
-    let text = of_one.text()?;
-    holds(
-        "CUDA's error",
-        text.contains("CUDA_ERROR_MPS_CLIENT_TERMINATED"),
-    )?;
-    same(
-        "gctctl finds nobody",
-        run("gctctl drain one 2>&1")?,
-        String::new(),
-    )?;
-    drop(of_one);
-    until("nothing is charged", || Ok(one.memory()? == 0))?;
-    of_other.goes_on()?;
-    one.passes("launch")?;
-    same("the server", daemon.server()?, server)
+    killed_after(|daemon, of_one| {
+        let clients = daemon.asked(&format!("get_client_list {}", daemon.server()?))?;
+        same("clients", clients.lines().count(), 2)?;
+        let said = run("gctctl drain one 2>&1")?;
+        let says = format!(
+            "one: process {} is no client of MPS any more\n",
+            of_one.pid()
+        );
+        same("gctctl says", said, says)?;
+        until("the client fails", || Ok(of_one.count("not ok")? > 0))?;
+        let text = of_one.text()?;
+        holds(
+            "CUDA's error",
+            text.contains("CUDA_ERROR_MPS_CLIENT_TERMINATED"),
+        )?;
+        same(
+            "gctctl finds nobody",
+            run("gctctl drain one 2>&1")?,
+            String::new(),
+        )
+    })
 }
 
 /// Clients of a server that is killed lose their contexts, and their groups serve the next.

@@ -12,7 +12,7 @@ use crate::submit::{queue, release};
 use crate::timing::undisturbed;
 use crate::tree::Group;
 use gct_ktap::{failed, same, Outcome, Stop, Test};
-use rm_client::{Mapped, Mapping, Memory, Session};
+use rm_client::{Mapped, Mapping, Memory, Queue, Session};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -214,6 +214,13 @@ fn crowd() -> Outcome {
     no_worker()
 }
 
+/// Maps the ring of a channel, often.
+fn panes(session: &Session, queue: &Queue) -> Result<Vec<Mapping>, Stop> {
+    let gpu = session.gpu();
+    let map = |_| gpu.map_memory(Memory::Device, queue.memory(), RING);
+    Ok((0..PANES).map(map).collect::<Result<_, _>>()?)
+}
+
 /// A channel whose ring many processes have mapped, often, is shadowed.
 fn shadowed() -> Outcome {
     let word = shared_word()?;
@@ -223,12 +230,7 @@ fn shadowed() -> Outcome {
         let session = cuda_like()?;
         let mut queue = queue(&session)?;
         release(&mut queue, 0, 1)?;
-        let more = || {
-            session
-                .gpu()
-                .map_memory(Memory::Device, queue.memory(), RING)
-        };
-        let mappings = (0..PANES).map(|_| more()).collect::<Result<Vec<_>, _>>()?;
+        let mappings = panes(&session, &queue)?;
         let all = processes(&mappings)?;
         parent.step()?;
         counts(1, 1)?;
@@ -255,12 +257,7 @@ fn faulted() -> Outcome {
         let session = cuda_like()?;
         let mut queue = queue(&session)?;
         release(&mut queue, 0, 1)?;
-        let more = || {
-            session
-                .gpu()
-                .map_memory(Memory::Device, queue.memory(), RING)
-        };
-        let mappings = (0..PANES).map(|_| more()).collect::<Result<Vec<_>, _>>()?;
+        let mappings = panes(&session, &queue)?;
         let entry = |mapping: &Mapping| mapping.u64(AT).load(Ordering::SeqCst);
         let mut all = Vec::new();
         for _ in 0..4 {
