@@ -2,7 +2,7 @@
 
 //! Takes clients from their MPS server, so that they can be killed.
 //!
-//! A client that is killed while the GPU works for it ends the other clients of its server
+//! A client that is killed while the GPU works for it may end the other clients of its server
 //! (gctgroup-docs/gctd.md, faults). NVIDIA's command `terminate_client` ends the contexts of one
 //! client, and of no other. It takes a pid, so who has that pid is looked at again before each
 //! command: the commands go to one control program, each after the answer to the one before.

@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Attach(Attach),
     /// Take the processes of groups from their MPS server, so that they can be killed.
     ///
-    /// A client of MPS that is killed while it has work on the GPU ends the other clients of its
+    /// A client of MPS that is killed while it has work on the GPU may end the other clients of its
     /// server. One that was taken from it does not: its contexts have ended, and its next call of
     /// CUDA fails.
     Drain(Drain),
