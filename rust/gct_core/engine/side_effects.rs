@@ -134,8 +134,11 @@ impl State<'_> {
         let Some(space) = space.filter(|_| call.object != 0) else {
             return Some(false);
         };
-        let object = self.objects.get(ObjectKey::new(space, call.object))?;
-        Some(matches!(object.class, Class::ContextShare | Class::Space))
+        match self.objects.get(ObjectKey::new(space, call.object))?.class {
+            // Its number says whether it is memory of the process.
+            Class::OtherMemory => None,
+            class => Some(matches!(class, Class::ContextShare | Class::Space)),
+        }
     }
 
     /// Returns the next channel or channel group of a client after `after`, which starts at 0.

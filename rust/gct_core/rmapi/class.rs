@@ -75,8 +75,9 @@ impl Class {
     }
 
     /// Returns whether freeing an object of this class number also frees channels elsewhere in the
-    /// client (`refAddDependant()` in `kernel_channel.c`). The channel group is one that RM has
-    /// made for a channel.
+    /// client (`refAddDependant()` in `kernel_channel.c`, and `kernel_channel_gv100.c` of 580 and
+    /// later). The channel group is one that RM has made for a channel. Memory of the process may
+    /// be a channel's USERD.
     pub const fn takes_channels(number: u32) -> bool {
         matches!(
             number,
@@ -84,6 +85,7 @@ impl Class {
                 | FERMI_CONTEXT_SHARE_A
                 | KEPLER_CHANNEL_GROUP_A
                 | KERNEL_GRAPHICS_CONTEXT
+                | NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
         )
     }
 

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::engine::freeing::OBJECTS_PER_STEP;
-use crate::rmapi::{Call, Handle};
+use crate::rmapi::{Call, Class, Handle};
 
 /// Memory objects of the device: three steps and some.
 const MANY: usize = 3 * OBJECTS_PER_STEP + 10;
@@ -133,4 +133,23 @@ fn a_refused_free_of_many_restores_them() {
     assert_eq!(state.call_leave(file, &call, ticket, None), Ok(()));
     world.store.check();
     assert_eq!(memory_of(&mut world), before);
+}
+
+/// A channel goes with memory of the process that is its USERD (580 and later). What such memory is
+/// mirrored as does not say so: its number does.
+#[test]
+fn memory_of_a_process_takes_channels_along() {
+    let (mut world, file) = many();
+    for (object, number) in [(2000, 0x3e), (2001, 0x71)] {
+        world.alloc(file, DEVICE, object, number, Some(4096));
+    }
+    let mut takes = |object| {
+        world
+            .store
+            .state()
+            .takes_channels(file, &free_of(object, 0))
+    };
+    assert_eq!(takes(1000), Some(false), "device memory");
+    assert_eq!([takes(2000), takes(2001)], [None, None]);
+    assert!(Class::takes_channels(0x71) && !Class::takes_channels(0x3e));
 }
