@@ -318,14 +318,6 @@ impl Weight {
     pub const DEFAULT: Self = Self(100);
 }
 
-/// Returns the square root of a number, to 1, by Heron's method. The standard library's may panic.
-pub(crate) fn root(number: u64) -> u64 {
-    let bits = u64::BITS.saturating_sub(number.leading_zeros());
-    let above = 1u64.checked_shl(bits.saturating_add(1) / 2).unwrap_or(0);
-    let closer = |root: u64, _| root.saturating_add(number.checked_div(root).unwrap_or(0)) / 2;
-    (0..5).fold(above, closer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,13 +381,6 @@ mod tests {
         fn mul_div_is_exact(a: u64, b: u64, c: u64) {
             let wide = (u128::from(a) * u128::from(b)).checked_div(u128::from(c));
             prop_assert_eq!(mul_div(a, b, c), wide.and_then(|q| u64::try_from(q).ok()));
-        }
-    }
-
-    #[test]
-    fn a_root_is_that_of_the_standard_library() {
-        for number in (0..5_000).chain((0..64).map(|bit| u64::MAX >> bit)) {
-            assert!(root(number).abs_diff(number.isqrt()) <= 1, "{number}");
         }
     }
 }

@@ -281,7 +281,7 @@ files! {
         unit: "bytes",
         feature: HmemCharge,
         errors: [Unsupported],
-        doc: "Host memory that evictions have taken and that is not freed yet. It is kept for as long as the range of managed memory or the allocation lives, also for pages that are on the GPU again.",
+        doc: "Host memory that evictions have taken and that is not freed yet. The driver keeps it for as long as the range of managed memory lives, also for pages that are on the GPU again.",
     }
     ComputeTimeslice: Pool "compute.timeslice" ReadWrite Timeslice {
         default: "default",

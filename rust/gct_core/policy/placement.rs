@@ -59,9 +59,6 @@ pub const REST: Ns = Ns(10_000_000_000);
 /// Time for which a new piece stays where it is, because its rate is unknown.
 pub const REST_OF_NEW: Ns = Ns(3_000_000_000);
 
-/// The most bytes of a piece.
-pub const PIECE_MAX: Bytes = Bytes(16 << 20);
-
 /// A piece of pageable memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -131,22 +128,6 @@ const PAUSE_MIN: Ns = Ns(1_000_000);
 const PAUSE_MAX: Ns = Ns(1_000_000_000);
 
 impl Move {
-    /// Returns the piece that leaves the GPU.
-    pub fn leaves(self) -> Option<usize> {
-        match self {
-            Self::Evict(evict) | Self::Exchange { evict, .. } => Some(evict),
-            Self::Return(_) => None,
-        }
-    }
-
-    /// Returns the piece that comes to the GPU.
-    pub fn comes(self) -> Option<usize> {
-        match self {
-            Self::Return(promote) | Self::Exchange { promote, .. } => Some(promote),
-            Self::Evict(_) => None,
-        }
-    }
-
     /// Returns for how long the process moves nothing after a move that has taken `took`.
     ///
     /// A limit has to hold soon. Returns take half of the bus at most, and no more than once the

@@ -14,34 +14,32 @@
 //!   price    time that an exchange takes. The launch waits for it.
 //!
 //! A remote piece is used across the bus. A matrix product reads it there many times, an
-//! elementwise kernel once, and the times of launches tell which. All moves wait until the GPU has
-//! nothing to do. So they are made in batches, before a launch for which one of them pays:
+//! elementwise kernel once, and the times of launches tell which. A piece comes for a use, or for
+//! good:
 //!
 //! ```text
-//! v         the resident piece whose next use is last (Belady), and not planned yet
-//! far       = the order of v
+//! guest     a resident piece that has moved lately
+//! far       = the order of the piece that leaves: of the guests, or of the others, the one that is
+//!             used last (Belady)
 //! gain(p)   = the costs of the repeated uses of p before far
 //! total(p)  = the costs of all uses of p in the step; sure(p) of the repeated ones
 //!
-//! for each use, in order, from the launch on, of a remote p
-//!     p comes                        if there is room
-//!     p comes in place of v          if p is used before v, the use is a repeated one whose cost was
-//!                                    seen, and gain(p) > price + min(total(v), price) / 2: v has to
-//!                                    come back, or is used on the host
-//! until as many move as a batch has, v is used before p, or the launch itself waits for none
-//! p and v change places for good     if nothing else moves, sure(p) - total(v) > total(v) / 4 and
-//!                                    price / STEPS, where v has the least total of those that rest
+//! p comes for a use of the launch   if it is a repeated one whose cost was seen, and
+//!     in place of a guest           if gain(p) > price
+//!     in place of another piece     if gain(p) > price * 2: that one has to come back, too;
+//!                                   while there are fewer than GUESTS guests, gain(p) > price
+//! p and v change places for good    if sure(p) - total(v) > total(v) / 4 and price / STEPS,
+//!                                   where v has the least total of those that have rested
 //! ```
 //!
-//! A price is that of [`PIECE_MAX`] bytes. What moves ahead of its use holds a place meanwhile that
-//! would spare a move in each step. So with n used pieces that do not fit, and batches of k, a step
-//! takes n + k moves and n / k stops, and costs least if k is the root of n * STOP. What the launch
-//! uses stays. In a step that uses each piece
-//! once in turns, the piece leaves that was just used: what fits stays but for a batch, and the rest
-//! streams through that. Least recently used would move all.
+//! While there is room, what the launch uses comes without an exchange.
+//!
+//! What the launch uses stays. In a step that uses each piece once in turns, the guest leaves that
+//! was just used: what fits but for some guests stays, and the rest streams through these. Least
+//! recently used would move all.
 
-use super::placement::{Move, Piece, PIECE_MAX};
-use crate::units::{self, Bytes, Ns};
+use super::placement::{Move, Piece};
+use crate::units::{Bytes, Ns};
 use core::num::Wrapping;
 use core::ops::Range;
 
@@ -55,10 +53,8 @@ const UNKNOWN: Ns = Ns(1_000_000_000);
 const SLOWER: u64 = 24;
 /// Steps in which a change for good has to pay.
 const STEPS: u64 = 64;
-/// The most moves of a batch.
-pub const BATCH: usize = 32;
-/// What a stop costs, in prices of an exchange. A batch has to pay that much more than its moves.
-const STOP: u64 = 2;
+/// The least number of guests.
+const GUESTS: usize = 4;
 /// Share of a new sample in a cost, as a divisor.
 const DECAY: u64 = 4;
 /// Share by which a cost fades with each use on the GPU, as a divisor. So one that was seen
@@ -110,9 +106,9 @@ impl Use {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
     order: Option<usize>,
+    gain: Ns,
     total: Ns,
     sure: Ns,
-    is_planned: bool,
 }
 
 impl Next {
@@ -183,167 +179,63 @@ fn mean(old: Option<Ns>, sample: Ns) -> Ns {
     old.map_or(sample, |old| old - old / DECAY + sample / DECAY)
 }
 
-/// Plans the batch before the launch whose uses have these indices. Returns how many of `moves` it
-/// fills; 0 if no move pays. `device` bytes of the GPU are free, and evictions may take `host` bytes
-/// of host memory. `next` is room for an entry for each piece.
-pub fn plan(
+/// Returns the next move before the launch whose uses have these indices, if any pays. `device`
+/// bytes of the GPU are free, and evictions may take `host` bytes of host memory. `next` is room
+/// for an entry for each piece.
+pub fn before(
     launch: Range<usize>,
     pieces: &[Piece],
     uses: &[Use],
     next: &mut [Next],
     (device, host): (Bytes, Bytes),
     (price, now): (Ns, Ns),
-    moves: &mut [Move],
-) -> usize {
-    let Some((before, behind)) = uses.split_at_checked(launch.start) else {
-        return 0;
-    };
+) -> Option<Move> {
+    let (before, behind) = uses.split_at_checked(launch.start)?;
     let own = launch.len();
+    let its = behind.get(..own).unwrap_or(behind);
+    let fits = |piece: &Piece| !piece.is_resident && piece.bytes <= device;
+    let returns = |u: &&Use| pieces.get(u.piece).is_some_and(fits);
+    if let Some(u) = its.iter().find(returns) {
+        return Some(Move::Return(u.piece));
+    }
     find_next(behind.iter().chain(before), next);
-    let most = most(pieces, next).max(own).min(moves.len());
-    let Some(moves) = moves.get_mut(..most) else {
-        return 0;
+    let leaves = |(_, (piece, next)): &Numbered<'_>| {
+        piece.is_resident && piece.takes() <= host && next.order() >= own
     };
-    let mut batch = Batch {
-        pieces,
-        next,
-        own,
-        price,
-        room: (device, host),
-        moves,
-        count: Wrapping(0),
-        pays: Ns(0),
+    let is_guest = |(_, (piece, _)): &Numbered<'_>| !piece.has_rested(now);
+    let guests = || numbered(pieces, next).filter(is_guest).filter(leaves);
+    let others = || {
+        numbered(pieces, next)
+            .filter(|n| !is_guest(n))
+            .filter(leaves)
     };
-    for (order, u) in counted(behind.iter().chain(before)) {
-        if order >= own && batch.count.0 == 0 {
-            break;
-        }
-        let gain = |far: usize| {
-            let soon = counted(behind.iter().chain(before)).take_while(|(order, _)| *order < far);
-            let of_piece = soon.filter(|(_, other)| other.piece == u.piece);
-            of_piece.fold(Ns(0), |gain, (_, other)| gain + other.sure())
+    let guest = last(guests());
+    let other = last(others());
+    let for_other = match guests().nth(GUESTS.saturating_sub(1)) {
+        None => price,
+        Some(_) => price * 2,
+    };
+    for (evict, price) in [(guest, price), (other, for_other)] {
+        let Some((evict, far)) = evict else { continue };
+        let soon = counted(behind.iter().chain(before)).take_while(|(order, _)| *order < far);
+        count_gains(soon.map(|(_, u)| u), next);
+        let comes = |u: &&Use| {
+            let is_remote = pieces.get(u.piece).is_some_and(|piece| !piece.is_resident);
+            let gain = next.get(u.piece).map_or(Ns(0), |next| next.gain);
+            is_remote && u.is_repeated && u.cost.is_some() && gain > price
         };
-        if !batch.consider(u, order, gain) {
-            break;
+        if let Some(u) = its.iter().find(comes) {
+            let promote = u.piece;
+            return Some(Move::Exchange { evict, promote });
         }
     }
-    if batch.pays <= price * STOP {
-        batch.count.0 = 0;
-        let leaves = |(_, (piece, next)): &Numbered<'_>| {
-            piece.is_resident && piece.takes() <= host && next.order() >= own
-        };
-        let made = for_good(pieces, batch.next, leaves, (price, now));
-        made.into_iter().for_each(|made| batch.push(made));
-    }
-    batch.count.0
+    for_good(pieces, next, leaves, (price, now))
 }
 
-/// Returns how many moves a batch has, so that stops and moves of a step cost least.
-fn most(pieces: &[Piece], next: &[Next]) -> usize {
-    let away = numbered(pieces, next);
-    let away = away.filter(|(_, (piece, next))| !piece.is_resident && next.order.is_some());
-    // `count` checks for an overflow.
-    let away = away
-        .fold(Wrapping(0_usize), |count, _| count + Wrapping(1))
-        .0;
-    // CAST: widening, and the root of a number of pieces.
-    (units::root((away as u64).saturating_mul(STOP)) as usize).max(1)
-}
-
-/// Moves that are made together.
-struct Batch<'a> {
-    pieces: &'a [Piece],
-    next: &'a mut [Next],
-    /// Orders below this are those of the launch itself.
-    own: usize,
-    price: Ns,
-    /// Free bytes of the GPU, and of the host.
-    room: (Bytes, Bytes),
-    moves: &'a mut [Move],
-    count: Wrapping<usize>,
-    /// What the moves save beyond their prices.
-    pays: Ns,
-}
-
-impl Batch<'_> {
-    fn push(&mut self, made: Move) {
-        if let Some(slot) = self.moves.get_mut(self.count.0) {
-            *slot = made;
-            self.count += 1;
-        }
-        for moved in [made.leaves(), made.comes()].into_iter().flatten() {
-            if let Some(next) = self.next.get_mut(moved) {
-                next.is_planned = true;
-            }
-        }
-    }
-
-    /// Returns the price of a piece.
-    fn price_of(&self, piece: &Piece) -> Ns {
-        self.price * piece.bytes.get() / PIECE_MAX.get()
-    }
-
-    /// Plans the moves for a use, if any pays. `gain` returns what they save before an order. Returns
-    /// false if no later use has to be looked at.
-    fn consider(&mut self, u: &Use, order: usize, gain: impl Fn(usize) -> Ns) -> bool {
-        let promote = u.piece;
-        let Some(piece) = self.pieces.get(promote).filter(|piece| !piece.is_resident) else {
-            return true;
-        };
-        loop {
-            if self.count.0 >= self.moves.len() {
-                return false;
-            }
-            if (self.next.get(promote)).is_none_or(|next| next.is_planned) {
-                return true;
-            }
-            if piece.bytes <= self.room.0 {
-                self.push(Move::Return(promote));
-                self.room.0 -= piece.bytes;
-                // It stays.
-                self.pays += self.price * (STOP + 1);
-                return true;
-            }
-            let Some((evict, victim, far)) = self.last() else {
-                return false;
-            };
-            if far <= order {
-                return false;
-            }
-            let pays = u.is_repeated && u.cost.is_some() && {
-                let total = self.next.get(evict).map_or(Ns(0), |next| next.total);
-                let price = self.price_of(piece) + total.min(self.price_of(&victim)) / 2;
-                let gain = gain(far);
-                let pays = gain > price;
-                self.pays += gain - price;
-                pays
-            };
-            if !pays {
-                return true;
-            }
-            let room = self.room.0 + victim.bytes;
-            self.room = (room, self.room.1 - victim.takes());
-            // A smaller one leaves, and the next one with it.
-            if room < piece.bytes {
-                self.push(Move::Evict(evict));
-                continue;
-            }
-            self.room.0 -= piece.bytes;
-            self.push(Move::Exchange { evict, promote });
-            return true;
-        }
-    }
-
-    /// Returns the piece that is used last of those that may leave, and its order.
-    fn last(&self) -> Option<(usize, Piece, usize)> {
-        let leaves = |(_, (piece, next)): &Numbered<'_>| {
-            let may = piece.is_resident && piece.takes() <= self.room.1;
-            may && !next.is_planned && next.order() >= self.own
-        };
-        let found = numbered(self.pieces, self.next).filter(leaves);
-        let found = found.max_by_key(|(_, (_, next))| next.order());
-        found.map(|(index, (piece, next))| (index, *piece, next.order()))
-    }
+/// Returns the piece that is used last, and its order.
+fn last<'a>(pieces: impl Iterator<Item = Numbered<'a>>) -> Option<(usize, usize)> {
+    let orders = pieces.map(|(index, (_, next))| (index, next.order()));
+    orders.max_by_key(|(_, order)| *order)
 }
 
 /// Returns the exchange of places that pays if the step goes on, if any does.
@@ -388,6 +280,15 @@ fn find_next<'a>(ahead: impl Iterator<Item = &'a Use>, next: &mut [Next]) {
             next.order = next.order.or(Some(order));
             next.total += u.cost();
             next.sure += u.sure();
+        }
+    }
+}
+
+fn count_gains<'a>(before_far: impl Iterator<Item = &'a Use>, next: &mut [Next]) {
+    next.iter_mut().for_each(|next| next.gain = Ns(0));
+    for u in before_far {
+        if let Some(next) = next.get_mut(u.piece) {
+            next.gain += u.sure();
         }
     }
 }

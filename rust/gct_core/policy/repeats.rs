@@ -39,11 +39,9 @@ const APART_MAX: u64 = 4;
 /// Launches between two marks while all that the step uses is on the GPU.
 const SELDOM: u64 = 16;
 /// Time of an exchange before one was made.
-const PRICE: Ns = Ns(550_000);
+const PRICE: Ns = Ns(2_000_000);
 /// Share of a new sample in it, as a divisor.
-const PRICE_DECAY: u64 = 64;
-/// The least number of exchanges that tell the price of one.
-const MOVES_MIN: u64 = 8;
+const PRICE_DECAY: u64 = 16;
 /// Time without a launch after which rates decide again.
 const LATELY: Ns = Ns(2_000_000_000);
 /// Time for which nothing moves before launches after memory that cannot move has got room.
@@ -141,16 +139,12 @@ impl Price {
         self.0
     }
 
-    /// Returns the price after so many exchanges together took `took`. Of a few it is not known what
-    /// they have cost, and what the stop.
+    /// Returns the price after so many exchanges in a row took `took`.
     #[must_use]
     pub fn after(self, moves: u64, took: Ns) -> Self {
         match moves {
-            0..MOVES_MIN => self,
-            _ => {
-                let sample = took / moves;
-                Self(sample.min(self.0 + (sample - self.0) / PRICE_DECAY))
-            }
+            0 => self,
+            _ => Self(self.0 - self.0 / PRICE_DECAY + took / moves / PRICE_DECAY),
         }
     }
 }
@@ -226,16 +220,9 @@ mod tests {
     fn a_price_follows_what_exchanges_take() {
         let mut price = Price::default();
         assert_eq!(price.after(0, Ns(1)), price);
-        assert_eq!(
-            price.after(MOVES_MIN - 1, Ns(1)),
-            price,
-            "it is that of the stop"
-        );
-        for _ in 0..1000 {
-            price = price.after(10, Ns(100_000_000));
+        for _ in 0..200 {
+            price = price.after(4, Ns(40_000_000));
         }
         assert!(price.get() > Ns(9_900_000) && price.get() <= Ns(10_000_000));
-        // One batch that took host memory for the first time does not make moves dear for long.
-        assert_eq!(price.after(10, Ns(5_000_000)).get(), Ns(500_000));
     }
 }

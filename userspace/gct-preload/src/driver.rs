@@ -23,20 +23,14 @@
 
 pub(crate) mod allocations;
 pub(crate) mod arguments;
-mod backing;
 pub(crate) mod calls;
-pub(crate) mod captures;
 pub(crate) mod contexts;
-mod drain;
-mod gate;
-pub(crate) mod gated;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 mod mover;
 pub(crate) mod open;
 pub(crate) mod pageable;
 mod pager;
-pub(crate) mod pointers;
 pub(crate) mod size;
 pub(crate) mod symbols;
 mod trace;
@@ -52,9 +46,6 @@ pub(crate) unsafe fn forked() {
     // SAFETY: passed on.
     unsafe {
         pageable::forked();
-        backing::forked();
-        gate::forked();
-        drain::forked();
         arguments::forked();
         trace::forked();
     }
@@ -64,6 +55,8 @@ pub(crate) unsafe fn forked() {
 pub(crate) type Status = c_int;
 
 pub(crate) const SUCCESS: Status = 0;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: Status = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Status = 2;
 /// `CUDA_ERROR_NOT_INITIALIZED`: the result of a wrapper without libcuda.

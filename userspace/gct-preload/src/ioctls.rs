@@ -11,7 +11,6 @@ use crate::daemon::Decisions;
 use crate::devices::device_node;
 use crate::driver::allocations;
 use crate::governors::Governors;
-use crate::pager::{self, Pages};
 use crate::rm::{Effect, Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
@@ -137,14 +136,7 @@ fn enter(ioctl: &Ioctl, call: &Call) -> Option<Verdict> {
         };
         learn(|session, governors| session.freed(object, governors));
     }
-    let takes = pager::takes();
-    if takes == Some(Pages::Huge) {
-        ioctl.ask_for_huge_pages(call);
-    }
-    match takes {
-        Some(_) => None,
-        None => daemon::before(ioctl, call),
-    }
+    daemon::before(ioctl, call)
 }
 
 /// Changes the session, and manages what is new in it.

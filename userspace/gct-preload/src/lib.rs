@@ -63,13 +63,11 @@ pub use driver::allocations::{
 };
 pub use driver::arguments::{cuLibraryUnload, cuModuleUnload};
 pub use driver::calls::*;
-pub use driver::captures::*;
 pub use driver::contexts::{
-    cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach, cuCtxEnablePeerAccess, cuDevicePrimaryCtxRelease,
+    cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach, cuDevicePrimaryCtxRelease,
     cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2,
     cuGreenCtxDestroy,
 };
-pub use driver::gated::*;
 pub use driver::launch::{
     cuGraphKernelNodeSetAttribute, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
     cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
@@ -80,7 +78,6 @@ pub use driver::open::dlopen;
 pub use driver::pageable::{
     cuMemAllocPitch_v2, cuMemAlloc_v2, cuMemFreeAsync, cuMemFreeAsync_ptsz, cuMemFree_v2,
 };
-pub use driver::pointers::*;
 pub use driver::size::{
     cuCtxGetExecAffinity, cuDeviceGetAttribute, cuOccupancyMaxActiveClusters,
     cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSizeWithFlags,

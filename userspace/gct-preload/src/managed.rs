@@ -16,6 +16,7 @@ use crate::forks;
 use crate::locks::Lock;
 use crate::ranges::Ranges;
 use crate::sys::{keep_errno, PAGE};
+use core::cell::Cell;
 use gctd_ipc::tenant::ManagedCharge;
 
 /// `UVM_ALLOC_SEMAPHORE_POOL`. Its structure begins with the address and the length.
@@ -26,6 +27,19 @@ const POOLS_MAX: usize = 64;
 
 static RANGES: Ranges = Ranges::new();
 static POOLS: Lock<Pools> = Lock::new(Pools(Vec::new()), || Pools(Vec::new()));
+
+std::thread_local! {
+    /// Whether this thread allocates memory that is charged in another way.
+    static IS_UNCHARGED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `f`, whose managed memory is pageable memory: [`crate::pager`] charges it.
+pub(crate) fn uncharged<T>(f: impl FnOnce() -> T) -> T {
+    IS_UNCHARGED.set(true);
+    let result = f();
+    IS_UNCHARGED.set(false);
+    result
+}
 
 /// The addresses and lengths of announced pools.
 #[derive(Debug)]
@@ -66,7 +80,7 @@ pub(crate) fn pool_made(base: u64, len: u64) {
 /// Charges a mapping of the UVM driver's node before it is made.
 pub(crate) fn before(addr: usize, len: usize) -> Asked {
     forks::manage();
-    if forks::is_inert() {
+    if forks::is_inert() || IS_UNCHARGED.try_with(Cell::get).unwrap_or(false) {
         return Asked::Nothing;
     }
     // CAST: widening.
@@ -139,6 +153,19 @@ mod tests {
         assert!(pools.take(0x2000, 0x1000) && !pools.take(0x2000, 0x1000));
         (0..1000).for_each(|n| pools.announce(n, 1));
         assert!(pools.0.len() == POOLS_MAX && pools.take(999, 1) && !pools.take(900, 1));
+    }
+
+    #[test]
+    fn pageable_memory_is_not_charged_twice() {
+        let asked = |f: fn() -> Asked| match f() {
+            Asked::Granted(number) => {
+                after(Asked::Granted(number), None, PAGE);
+                true
+            }
+            _ => false,
+        };
+        assert!(!asked(|| uncharged(|| before(0, PAGE))));
+        assert!(asked(|| before(0, PAGE)), "from then on as ever");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use gct_core::rmapi::channel::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::class::Class;
 use gct_core::rmapi::control::{Control, Status, INVALID_CLIENT};
 use gct_core::rmapi::memory_info::{Answered, MemoryView};
-use gct_core::rmapi::nv::{self, memory, NV_OK};
+use gct_core::rmapi::nv::NV_OK;
 use gct_core::rmapi::{self, escape, Action, Call, Handle, Hint};
 use gctd_ipc::message;
 
@@ -141,29 +141,6 @@ impl Ioctl {
             // SAFETY: as above.
             8 => Some(unsafe { (hint.address as *const u64).read_unaligned() }),
             _ => None,
-        }
-    }
-
-    /// Asks the driver for pages of 2 MiB if the call allocates memory of the host. It is the
-    /// library's own call.
-    pub(crate) fn ask_for_huge_pages(&self, call: &Call) {
-        let Action::Alloc { params, .. } = call.action else {
-            return;
-        };
-        let class = class_number(self.escape, self.bytes());
-        if params == 0 || class != Some(nv::NV01_MEMORY_SYSTEM) {
-            return;
-        }
-        let words = [
-            (memory::ATTR, 23, nv::NVOS32_ATTR_PAGE_SIZE_HUGE),
-            (memory::ATTR2, 20, nv::NVOS32_ATTR2_PAGE_SIZE_HUGE_2MB),
-        ];
-        for (at, shift, size) in words {
-            // CAST: an offset, and an address in this process.
-            let word = (params + at as u64) as *mut u32;
-            // SAFETY: by the contract of `new`; the driver reads NV_MEMORY_ALLOCATION_PARAMS
-            // there, and writes these words. Both fields have two bits.
-            unsafe { word.write_unaligned(word.read_unaligned() & !(3 << shift) | size << shift) };
         }
     }
 

@@ -8,9 +8,9 @@ use std::vec;
 use std::vec::Vec;
 
 const PIECE: Bytes = Bytes(16 << 20);
-/// Times of a GPU of the H200's kind, for a piece: an exchange while nothing else runs, and a use
-/// across the bus that reads it once and ten times. On the GPU a use takes a part of that.
-const EXCHANGE: Ns = Ns(450_000);
+/// Times of a GPU of the H100's kind, for a piece: an exchange, and a use across the bus that reads
+/// it once and ten times. On the GPU a use takes a part of that.
+const EXCHANGE: Ns = Ns(1_800_000);
 const LOCAL: u64 = 25;
 const ONCE: Ns = Ns(330_000);
 const TENFOLD: Ns = Ns(3_300_000);
@@ -55,35 +55,25 @@ impl World {
     /// Makes the moves before the use with this index.
     fn prepare(&mut self, at: usize) {
         let mut next = vec![Next::default(); self.pieces.len()];
-        let mut moves = [Move::Evict(0); BATCH];
-        let (room, times) = ((self.free(), self.host), (self.price, self.now));
-        let launch = at..at + 1;
-        let planned = plan(
-            launch,
-            &self.pieces,
-            &self.uses,
-            &mut next,
-            room,
-            times,
-            &mut moves,
-        );
-        for made in &moves[..planned] {
-            if let Some(evict) = made.leaves() {
-                assert!(self.step[at].0 != evict, "it is used");
-                assert!(self.pieces[evict].is_resident);
-                self.host -= self.pieces[evict].takes();
-                self.pieces[evict].moved(false, self.now);
-            }
-            if let Some(comes) = made.comes() {
-                assert!(!self.pieces[comes].is_resident);
-                self.pieces[comes].moved(true, self.now);
-            }
+        let before = |world: &Self, next: &mut [Next]| {
+            let times = (world.price, world.now);
+            let room = (world.free(), world.host);
+            super::before(at..at + 1, &world.pieces, &world.uses, next, room, times)
+        };
+        while let Some(made) = before(self, &mut next) {
+            let comes = match made {
+                Move::Exchange { evict, promote } => {
+                    assert!(self.step[at].0 != evict, "it is used");
+                    self.pieces[evict].moved(false, self.now);
+                    promote
+                }
+                Move::Return(comes) => comes,
+                Move::Evict(_) => panic!("nothing is over a limit"),
+            };
+            self.pieces[comes].moved(true, self.now);
             self.free();
             self.now += self.price;
             self.moves += 1;
-        }
-        if planned > 0 {
-            self.now += self.price * STOP;
         }
     }
 
@@ -172,12 +162,8 @@ fn what_is_used_once_changes_no_places() {
         uses[0].is_repeated = resident;
         uses[1..].iter_mut().for_each(|of| of.is_repeated = remote);
         let room = (Bytes(0), Bytes::MAX);
-        let (mut next, mut moves) = (vec![Next::default(); 2], [Move::Evict(9)]);
-        let times = (EXCHANGE, now);
-        match plan(2..3, &pieces, &uses, &mut next, room, times, &mut moves) {
-            0 => None,
-            _ => Some(moves[0]),
-        }
+        let mut next = vec![Next::default(); 2];
+        before(2..3, &pieces, &uses, &mut next, room, (EXCHANGE, now))
     };
     let exchange = Move::Exchange {
         evict: 0,
@@ -338,24 +324,15 @@ proptest! {
         let mut next = vec![Next::default(); room];
         let launch = from..from + 1;
         let (room, times) = ((Bytes(device), Bytes(host)), (Ns(price), Ns(price)));
-        let mut moves = [Move::Evict(0); 4];
-        let planned = plan(launch, &pieces, &uses, &mut next, room, times, &mut moves);
-        let (mut left, mut moved) = (Bytes(device), Vec::new());
-        for made in &moves[..planned] {
-            if let Some(evict) = made.leaves() {
-                prop_assert!(pieces[evict].is_resident);
-                left = left + pieces[evict].bytes;
+        match before(launch, &pieces, &uses, &mut next, room, times) {
+            Some(Move::Exchange { evict, promote }) => {
+                prop_assert!(pieces[evict].is_resident && !pieces[promote].is_resident);
             }
-            if let Some(comes) = made.comes() {
-                prop_assert!(!pieces[comes].is_resident && pieces[comes].bytes <= left);
-                left -= pieces[comes].bytes;
+            Some(Move::Return(at)) => {
+                prop_assert!(!pieces[at].is_resident && pieces[at].bytes <= Bytes(device));
             }
-            moved.extend(made.leaves().into_iter().chain(made.comes()));
+            other => prop_assert_eq!(other, None),
         }
-        let many = moved.len();
-        moved.sort_unstable();
-        moved.dedup();
-        prop_assert_eq!(moved.len(), many, "a piece moves once");
     }
 
     /// What is found repeats, twice at least, and the search is bounded by its scratch.

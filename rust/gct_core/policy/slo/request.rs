@@ -19,7 +19,7 @@
 //! after PERIOD_MAX requests. Where the backend does not see waits, a period is one request.
 
 use crate::policy::tpc::SWITCHES;
-use crate::units::{self, Ns, Sat};
+use crate::units::{Ns, Sat};
 
 /// The shortest pause between two periods: as long as others wait behind the last work of an
 /// earlier rank by turns. A shorter one is part of a request, such as the time in which the host
@@ -93,9 +93,17 @@ impl Request {
     fn came(&self) -> Option<Ns> {
         let (period, since) = self.period.zip(self.since)?;
         // 256 times the root. The first request of a period begins with it.
-        let root = units::root((self.ended * Sat(1 << 16)).0).max(1);
+        let root = root((self.ended * Sat(1 << 16)).0).max(1);
         Some(since - (since - period) * 256 / root)
     }
+}
+
+/// Returns the square root of a number, to 1, by Heron's method. The standard library's may panic.
+fn root(number: u64) -> u64 {
+    let bits = u64::BITS.saturating_sub(number.leading_zeros());
+    let above = 1u64.checked_shl(bits.saturating_add(1) / 2).unwrap_or(0);
+    let closer = |root: u64, _| root.saturating_add(number.checked_div(root).unwrap_or(0)) / 2;
+    (0..5).fold(above, closer)
 }
 
 #[cfg(test)]
@@ -120,6 +128,13 @@ mod tests {
         let next = at(1_000 + 2 * gap);
         assert_eq!(request.see(true, next), Some(Ns(990 + gap)));
         assert_eq!(request.open(), Some(next));
+    }
+
+    #[test]
+    fn a_root_is_that_of_the_standard_library() {
+        for number in (0..5_000).chain((0..64).map(|bit| u64::MAX >> bit)) {
+            assert!(root(number).abs_diff(number.isqrt()) <= 1, "{number}");
+        }
     }
 
     #[test]

@@ -7,8 +7,6 @@
 //! Each ring of a function that is missing here costs a fault. A function that waits for its own
 //! work must not be a [`Call`]: it returns only after that was published.
 
-use super::allocations::allocating;
-use super::gate::{self, Pass};
 use super::pageable::launching;
 use super::symbols::{
     CTX_SYNCHRONIZE, CTX_SYNCHRONIZE_V2, EVENT_RECORD, EVENT_RECORD_PER_THREAD, EVENT_SYNCHRONIZE,
@@ -28,18 +26,13 @@ use core::ffi::{c_uchar, c_uint, c_void};
 #[derive(Debug)]
 pub(super) struct Call {
     counted: bool,
-    _pass: Pass,
 }
 
 impl Call {
     /// Begins a call.
     pub(super) fn begin() -> Self {
-        let pass = Pass::begin();
         let counted = calls::begin();
-        Self {
-            counted,
-            _pass: pass,
-        }
+        Self { counted }
     }
 }
 
@@ -62,35 +55,6 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         keep_errno(worker::waited);
-    }
-}
-
-/// A wait for a copy that the same call submits.
-#[derive(Debug)]
-struct Copied {
-    _wait: Wait,
-    _pass: Pass,
-}
-
-impl Copied {
-    fn begin() -> Self {
-        Self {
-            _pass: Pass::begin(),
-            _wait: Wait::begin(),
-        }
-    }
-}
-
-/// Calls a function of libcuda under a guard. One that submits work may load code, or grow what
-/// kernels use: once there has been pageable memory, it makes room for what is refused meanwhile.
-pub(super) fn submitting<G>(begin: impl Fn() -> G, call: impl Fn() -> Status) -> Status {
-    let guarded = || {
-        let _guard = begin();
-        call()
-    };
-    match gate::is_needed() {
-        true => allocating(0, guarded),
-        false => guarded(),
     }
 }
 
@@ -118,8 +82,9 @@ macro_rules! call {
             let Some(real) = (unsafe { $symbol.function::<Real>() }) else {
                 return NOT_INITIALIZED;
             };
+            let _call = $guard::begin();
             // SAFETY: passed on.
-            submitting($guard::begin, || unsafe { real($($argument),*) })
+            unsafe { real($($argument),*) }
         }
     };
 }
@@ -167,13 +132,14 @@ macro_rules! launch {
             };
             // SAFETY: the program launches it.
             unsafe { launching(&$symbol, function, stream, arguments, extra) };
+            let _call = Call::begin();
             // SAFETY: passed on.
-            submitting(Call::begin, || unsafe {
+            unsafe {
                 real(
                     function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream,
                     arguments, extra,
                 )
-            })
+            }
         }
     )*};
 }
@@ -223,9 +189,6 @@ calls! { Wait:
     cuStreamSynchronize is STREAM_SYNCHRONIZE,
     cuStreamSynchronize_ptsz is STREAM_SYNCHRONIZE_PER_THREAD: (stream: Stream);
     cuEventSynchronize is EVENT_SYNCHRONIZE: (event: *mut c_void);
-}
-
-calls! { Copied:
     cuMemcpyDtoH_v2 is MEMCPY_DTOH, cuMemcpyDtoH_v2_ptds is MEMCPY_DTOH_PER_THREAD: (
         to: *mut c_void, from: Address, bytes: usize
     );

@@ -3,20 +3,18 @@
 //! Names a context of the program, for work in a thread of the library, and forgets it before the
 //! program destroys it. Then it uncharges the pageable memory that has gone with it.
 //!
-//! A release ends a context if it is the last one. So libcuda is asked then whether it still exists.
+//! A release ends a context if it is the last one. So libcuda is asked which memory it still knows.
 //! A green context is destroyed by another name than the one that a thread has as its current
 //! context. So all contexts are forgotten then.
 
-use super::size::current_device;
 use super::symbols::{
-    Libcuda, Symbol, CTX_DESTROY, CTX_DESTROY_V1, CTX_DETACH, CTX_SYNCHRONIZE, ENABLE_PEER_ACCESS,
-    GREEN_CTX_DESTROY, PRIMARY_CTX_RELEASE, PRIMARY_CTX_RELEASE_V2, PRIMARY_CTX_RESET,
-    PRIMARY_CTX_RESET_V2,
+    Libcuda, Symbol, CTX_DESTROY, CTX_DESTROY_V1, CTX_DETACH, GREEN_CTX_DESTROY,
+    PRIMARY_CTX_RELEASE, PRIMARY_CTX_RELEASE_V2, PRIMARY_CTX_RESET, PRIMARY_CTX_RESET_V2,
 };
-use super::{arguments, gate, pageable};
+use super::{arguments, pageable};
 use super::{Device, Status, NOT_INITIALIZED, SUCCESS};
 use crate::sys::keep_errno;
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr;
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
@@ -32,16 +30,6 @@ static EXCHANGE_CAPTURE_MODE: Libcuda = Libcuda::new(c"cuThreadExchangeStreamCap
 pub(super) struct Context(usize);
 
 impl Context {
-    /// Names the context with a number.
-    pub(super) const fn from_number(number: usize) -> Self {
-        Self(number)
-    }
-
-    /// Returns a number that no other context has.
-    pub(super) const fn number(self) -> usize {
-        self.0
-    }
-
     /// Returns the context of the calling thread.
     pub(super) fn current() -> Option<Self> {
         type Get = unsafe extern "C" fn(*mut *mut c_void) -> Status;
@@ -80,33 +68,6 @@ impl Context {
     }
 }
 
-/// Interposes libcuda's function: pageable memory of the peer is mapped for this context's GPU.
-///
-/// # Safety
-///
-/// As for libcuda's function.
-#[no_mangle]
-#[allow(non_snake_case, reason = "libcuda's name")]
-pub unsafe extern "C" fn cuCtxEnablePeerAccess(peer: *mut c_void, flags: c_uint) -> Status {
-    type Real = unsafe extern "C" fn(*mut c_void, c_uint) -> Status;
-    // SAFETY: the type is that of the function.
-    let Some(real) = (unsafe { ENABLE_PEER_ACCESS.function::<Real>() }) else {
-        return NOT_INITIALIZED;
-    };
-    // SAFETY: passed on.
-    let status = unsafe { real(peer, flags) };
-    if status == SUCCESS {
-        keep_errno(|| {
-            // SAFETY: libcuda has just looked at the context.
-            let device = unsafe { Context(peer as usize).enter(current_device) };
-            if let (Some(device), Some(user)) = (device.flatten(), current_device()) {
-                pageable::share(device, user);
-            }
-        });
-    }
-    status
-}
-
 /// Calls `f` beside captures of the program: this thread's calls are in the relaxed mode meanwhile,
 /// which no capture forbids.
 pub(super) fn relaxed<T>(f: impl FnOnce() -> T) -> Option<T> {
@@ -124,24 +85,10 @@ pub(super) fn relaxed<T>(f: impl FnOnce() -> T) -> Option<T> {
     Some(result)
 }
 
-/// Returns whether a context that a thread had has ended. A primary context is looked at by its
-/// name, which stays valid.
-fn has_ended(context: Context) -> bool {
-    type Synchronize = unsafe extern "C" fn() -> Status;
-    // SAFETY: the type is that of the function.
-    let synchronize = unsafe { CTX_SYNCHRONIZE.function::<Synchronize>() };
-    // To wait would end a capture.
-    let Some(synchronize) = synchronize.filter(|_| !gate::is_capturing()) else {
-        return false;
-    };
-    // SAFETY: libcuda refuses a context that has ended.
-    unsafe { context.enter(|| synchronize()) != Some(SUCCESS) }
-}
-
 macro_rules! ends {
-    ($($name:ident is $symbol:ident ($argument:ident: $kind:ty): $forget:expr, $sweep:expr;)*) => {$(
+    ($($name:ident is $symbol:ident ($argument:ident: $kind:ty): $forget:expr;)*) => {$(
         /// Interposes libcuda's function: no thread of the library uses the context any more, and
-        /// its pageable memory is freed.
+        /// its memory is not charged any more.
         ///
         /// # Safety
         ///
@@ -151,12 +98,12 @@ macro_rules! ends {
         pub unsafe extern "C" fn $name($argument: $kind) -> Status {
             keep_errno(|| {
                 arguments::forget();
-                pageable::forget($forget);
+                $forget
             });
             // SAFETY: passed on; the type is that of the function.
             let status = unsafe { end(&$symbol, $argument) };
             if status == SUCCESS {
-                keep_errno(|| pageable::sweep($sweep));
+                keep_errno(pageable::sweep);
             }
             status
         }
@@ -180,21 +127,18 @@ pub(super) unsafe fn end<T>(symbol: &Symbol, argument: T) -> Status {
 
 ends! {
     cuCtxDestroy is CTX_DESTROY_V1 (context: *mut c_void):
-        |_, known| known == Context(context as usize),
-        |_, known| known == Context(context as usize);
-    cuCtxDestroy_v2 is CTX_DESTROY (context: *mut c_void):
-        |_, known| known == Context(context as usize),
-        |_, known| known == Context(context as usize);
-    // Others may have attached to it.
+        pageable::forget(|_, known| known == Context(context as usize));
     cuCtxDetach is CTX_DETACH (context: *mut c_void):
-        |_, known| known == Context(context as usize), |_, _| false;
-    cuGreenCtxDestroy is GREEN_CTX_DESTROY (context: *mut c_void): |_, _| true, |_, _| false;
+        pageable::forget(|_, known| known == Context(context as usize));
+    cuGreenCtxDestroy is GREEN_CTX_DESTROY (context: *mut c_void): pageable::forget(|_, _| true);
+    cuCtxDestroy_v2 is CTX_DESTROY (context: *mut c_void):
+        pageable::forget(|_, known| known == Context(context as usize));
     cuDevicePrimaryCtxRelease is PRIMARY_CTX_RELEASE (device: Device):
-        |of, _| of == device, |of, known| of == device && has_ended(known);
+        pageable::forget(|of, _| of == device);
     cuDevicePrimaryCtxRelease_v2 is PRIMARY_CTX_RELEASE_V2 (device: Device):
-        |of, _| of == device, |of, known| of == device && has_ended(known);
+        pageable::forget(|of, _| of == device);
     cuDevicePrimaryCtxReset is PRIMARY_CTX_RESET (device: Device):
-        |of, _| of == device, |of, known| of == device && has_ended(known);
+        pageable::forget(|of, _| of == device);
     cuDevicePrimaryCtxReset_v2 is PRIMARY_CTX_RESET_V2 (device: Device):
-        |of, _| of == device, |of, known| of == device && has_ended(known);
+        pageable::forget(|of, _| of == device);
 }

@@ -5,7 +5,7 @@
 //! libcuda compares a launch with all SMs of the GPU. One that exceeds the granted TPCs would have
 //! to run outside the limits, or would never end.
 
-use super::calls::{submitting, Call};
+use super::calls::Call;
 use super::pageable::launching;
 use super::symbols::{
     Libcuda, Symbol, GRAPH_NODE_SET_ATTRIBUTE, LAUNCH_COOPERATIVE, LAUNCH_COOPERATIVE_PER_THREAD,
@@ -160,13 +160,14 @@ macro_rules! cooperative {
             };
             // SAFETY: the program launches it.
             unsafe { launching(&$symbol, function, stream, arguments, ptr::null_mut()) };
+            let _call = Call::begin();
             // SAFETY: passed on; a grid that is refused reads no arguments.
-            submitting(Call::begin, || unsafe {
+            unsafe {
                 real(
                     function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream,
                     arguments,
                 )
-            })
+            }
         }
     )*};
 }
@@ -223,10 +224,9 @@ unsafe fn launch_ex(
         // SAFETY: the program launches it.
         unsafe { launching(symbol, function, asked.stream, arguments, extra) };
     }
+    let _call = Call::begin();
     // SAFETY: passed on.
-    submitting(Call::begin, || unsafe {
-        real(config, function, arguments, extra)
-    })
+    unsafe { real(config, function, arguments, extra) }
 }
 
 /// Interposes libcuda's function: refuses a cooperative grid that the granted SMs cannot hold.

@@ -3,28 +3,30 @@
 //! Moves pageable memory, whatever the program does: a thread asks the daemon once a second what
 //! the limits allow, and makes the moves that [`crate::pager`] names.
 //!
-//! The thread of the daemon's messages must not do that: a move waits for the GPU, which does
-//! nothing while the process is frozen, and that thread thaws it. A launch must not do it either: a
-//! program whose memory is on the host launches seldom.
+//! The thread of the daemon's messages must not do that. libcuda may let a move wait while the
+//! process is frozen, and that thread thaws it. A launch must not do it either: a program whose
+//! memory is on the host launches seldom.
 
+use super::mover::OwnStream;
 use super::pageable::{is_locked, lock, now, updated, Gpu};
-use super::Device;
+use super::{trace, Device};
 use crate::processors;
 use core::sync::atomic::{AtomicBool, Ordering};
+use gct_core::policy::placement::Move;
 use std::thread;
 use std::time::Duration;
 
 /// Time between two questions while nothing moves.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most moves in one stop, which takes some 5 ms then.
-const MOVES: usize = 8;
+/// Time between two looks at moves that launches wait for.
+const HELD: Duration = Duration::from_millis(5);
 
 /// Time between two looks of the process's end at the thread.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest time for which the end of the process waits for a move. It waits for the GPU, and for
-/// ever while the process is frozen.
+/// Longest time for which the end of the process waits for a move. It takes some 13 ms beside a
+/// busy GPU, and for ever while the process is frozen.
 const LONGEST: Duration = Duration::from_millis(200);
 
 /// Whether the process is ending: libcuda must not be called any more.
@@ -64,33 +66,44 @@ fn devices() -> Vec<Device> {
     lock().map_or_else(Vec::new, |gpus| gpus.keys().copied().collect())
 }
 
-/// Makes the next moves on a GPU. Returns the pause after them, or `None` if nothing has moved.
+/// Makes the next move on a GPU. Returns the pause after it, or `None` if nothing has moved.
+///
+/// What launches wait for moves in another stream. So no new ones of these begin meanwhile, and
+/// this one begins when they have ended.
 fn step(device: Device) -> Option<Duration> {
     let mut gpus = lock().filter(|_| !IS_ENDING.load(Ordering::SeqCst))?;
-    let gpu = gpus.get_mut(&device)?;
-    let context = gpu.context?;
-    // SAFETY: a context that is known exists, and is forgotten under the lock before it ends.
-    let pause = unsafe { context.enter(|| move_some(gpu, device)) }.flatten();
+    let gpu = gpus.get_mut(&device).filter(|gpu| gpu.memory.has_any())?;
+    let mut accountant = gpu.accountant(device);
+    let next = gpu.memory.look(&mut accountant, now());
+    gpu.is_held = next.is_some();
+    let pause = next.and_then(|next| match has_settled(gpu, device) {
+        true => carry_out(gpu, device, next),
+        false => Some(HELD),
+    });
     updated(&gpus);
     pause
 }
 
-/// Makes the next moves in one stop of the program.
-fn move_some(gpu: &mut Gpu, device: Device) -> Option<Duration> {
-    gpu.bury(device);
-    let (memory, mut mover) = gpu.mover(device);
-    if !memory.has_any() {
-        return None;
-    }
-    let (began, mut last) = (now(), None);
-    for _ in 0..MOVES {
-        let Some(next) = memory.look(&mut mover, now()) else {
-            break;
-        };
-        if !memory.carry_out(&[next], &mut mover, now()) {
-            break;
-        }
-        last = Some(next);
-    }
-    last.map(|made| Duration::from_nanos(made.pause(now() - began).get()))
+/// Returns whether the GPU has made all moves that launches wait for.
+fn has_settled(gpu: &mut Gpu, device: Device) -> bool {
+    let Some(context) = gpu.context else {
+        return false;
+    };
+    // SAFETY: a context that is known exists, and is forgotten under the lock before it ends.
+    unsafe { context.enter(|| trace::tell(device, &mut gpu.memory)) };
+    !trace::is_moving(device)
+}
+
+fn carry_out(gpu: &mut Gpu, device: Device, next: Move) -> Option<Duration> {
+    let context = gpu.context?;
+    let moved = || {
+        let stream = OwnStream::new()?;
+        let mut mover = gpu.mover(device, &stream);
+        let began = now();
+        let has_moved = gpu.memory.carry_out(next, &mut mover, began);
+        has_moved.then(|| next.pause(now() - began))
+    };
+    // SAFETY: a context that is known exists, and is forgotten under the lock before it ends.
+    let pause = unsafe { context.enter(moved) }.flatten()?;
+    Some(Duration::from_nanos(pause.get()))
 }

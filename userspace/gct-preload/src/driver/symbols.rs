@@ -10,10 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{
-    allocations, arguments, calls, captures, contexts, gated, launch, lookup, pageable, pointers,
-    size,
-};
+use super::{allocations, arguments, calls, contexts, launch, lookup, pageable, size};
 
 /// A function of libcuda.
 #[derive(Debug)]
@@ -79,14 +76,15 @@ unsafe impl Sync for Symbol {}
 macro_rules! symbols {
     ($($id:ident = $module:ident::$name:ident, $asked:literal, $since:literal, $per_thread:literal;)*) => {
         $(
-            pub(crate) static $id: Symbol = Symbol::new(
-                concat!(stringify!($name), "\0"),
-                $asked,
-                ($since, $per_thread),
-                $module::$name as *const c_void,
-            );
+            pub(crate) static $id: Symbol = Symbol {
+                libcuda: Libcuda::new(name(concat!(stringify!($name), "\0"))),
+                asked: $asked,
+                since: $since,
+                per_thread: $per_thread,
+                ours: $module::$name as *const c_void,
+            };
         )*
-        /// The wrapped functions that have a name here.
+        /// All wrapped functions.
         static SYMBOLS: &[&Symbol] = &[$(&$id),*];
     };
 }
@@ -171,50 +169,11 @@ symbols! {
     STREAM_SYNCHRONIZE_PER_THREAD =
         calls::cuStreamSynchronize_ptsz, c"cuStreamSynchronize", 7000, true;
     EVENT_SYNCHRONIZE = calls::cuEventSynchronize, c"cuEventSynchronize", 2000, false;
-    BEGIN_CAPTURE_V1 = captures::cuStreamBeginCapture, c"cuStreamBeginCapture", 10000, false;
-    BEGIN_CAPTURE_V1_PER_THREAD =
-        captures::cuStreamBeginCapture_ptsz, c"cuStreamBeginCapture", 10000, true;
-    BEGIN_CAPTURE = captures::cuStreamBeginCapture_v2, c"cuStreamBeginCapture", 10010, false;
-    BEGIN_CAPTURE_PER_THREAD =
-        captures::cuStreamBeginCapture_v2_ptsz, c"cuStreamBeginCapture", 10010, true;
-    BEGIN_CAPTURE_TO_GRAPH =
-        captures::cuStreamBeginCaptureToGraph, c"cuStreamBeginCaptureToGraph", 12030, false;
-    BEGIN_CAPTURE_TO_GRAPH_PER_THREAD =
-        captures::cuStreamBeginCaptureToGraph_ptsz, c"cuStreamBeginCaptureToGraph", 12030, true;
-    END_CAPTURE = captures::cuStreamEndCapture, c"cuStreamEndCapture", 10000, false;
-    END_CAPTURE_PER_THREAD = captures::cuStreamEndCapture_ptsz, c"cuStreamEndCapture", 10000, true;
-    ENABLE_PEER_ACCESS = contexts::cuCtxEnablePeerAccess, c"cuCtxEnablePeerAccess", 4000, false;
-    STREAM_DESTROY_V1 = captures::cuStreamDestroy, c"cuStreamDestroy", 2000, false;
-    STREAM_DESTROY = captures::cuStreamDestroy_v2, c"cuStreamDestroy", 4000, false;
-    POINTER_GET_ATTRIBUTE =
-        pointers::cuPointerGetAttribute, c"cuPointerGetAttribute", 4000, false;
-    POINTER_GET_ATTRIBUTES =
-        pointers::cuPointerGetAttributes, c"cuPointerGetAttributes", 7000, false;
-    MEM_GET_ADDRESS_RANGE =
-        pointers::cuMemGetAddressRange_v2, c"cuMemGetAddressRange", 3020, false;
     MEMCPY_DTOH = calls::cuMemcpyDtoH_v2, c"cuMemcpyDtoH", 3020, false;
     MEMCPY_DTOH_PER_THREAD = calls::cuMemcpyDtoH_v2_ptds, c"cuMemcpyDtoH", 7000, true;
 }
 
 impl Symbol {
-    /// Names a function by what libcuda exports, which ends with a NUL, and by what
-    /// `cuGetProcAddress` is asked for; with the first version and whether it is the variant with a
-    /// default stream per thread; and its wrapper.
-    pub(super) const fn new(
-        exported: &'static str,
-        asked: &'static CStr,
-        (since, per_thread): (c_int, bool),
-        ours: *const c_void,
-    ) -> Self {
-        Self {
-            libcuda: Libcuda::new(name(exported)),
-            asked,
-            since,
-            per_thread,
-            ours,
-        }
-    }
-
     /// Returns the address of the wrapper.
     pub(crate) fn ours(&self) -> *mut c_void {
         self.ours.cast_mut()
@@ -255,8 +214,7 @@ const fn name(text: &'static str) -> &'static CStr {
 
 /// Returns the wrapped functions.
 pub(crate) fn all() -> impl Iterator<Item = &'static Symbol> {
-    let gated = gated::SUBMITS.iter().chain(gated::LOADS);
-    SYMBOLS.iter().chain(gated).copied()
+    SYMBOLS.iter().copied()
 }
 
 /// Returns the wrapped function of an exported name.

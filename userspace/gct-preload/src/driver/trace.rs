@@ -4,7 +4,7 @@
 //!
 //! A launch appends its function and the words of its arguments that may be addresses of pageable
 //! memory. Before it, and after the moves that it waits for, the library records events of its own
-//! in its stream. They tell how long launches and moves take.
+//! in its stream. They tell how long launches and moves take, and when the moves have ended.
 
 use super::arguments::each_argument;
 use super::calls::Call;
@@ -19,7 +19,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::units::Ns;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Status = 600;
@@ -27,6 +28,10 @@ const NOT_READY: Status = 600;
 /// launches are not seen.
 const WORDS_MAX: usize = 1 << 16;
 const MARKS_MAX: usize = 1 << 11;
+
+/// Longest wait for moves that launches wait for: they may wait for work before them.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(1);
 
 static EVENT_CREATE: Libcuda = Libcuda::new(c"cuEventCreate");
 static EVENT_QUERY: Libcuda = Libcuda::new(c"cuEventQuery");
@@ -65,6 +70,8 @@ struct Trace {
     /// The last mark that the GPU has reached.
     reached: Option<Mark>,
     marked: u64,
+    /// The last stream that has moved something.
+    moves_in: Option<usize>,
     spare: Vec<Event>,
 }
 
@@ -156,6 +163,16 @@ impl Trace {
         mark.is_some()
     }
 
+    /// Returns whether a move has not ended, as the GPU says now.
+    fn has_unended(&self) -> bool {
+        let moves = self.marks.iter().rev().find(|mark| mark.moves > 0);
+        moves.is_some_and(|mark| mark.event.has_ended() == Ok(false))
+    }
+
+    fn is_moving(&self) -> bool {
+        self.marks.iter().any(|mark| mark.moves > 0)
+    }
+
     fn end_launch(&mut self) {
         self.ends.push(self.words.len());
         self.number += 1;
@@ -174,12 +191,6 @@ pub(super) fn bound(bounds: impl Iterator<Item = (u64, u64)>) {
     });
     LEAST.store(least, Ordering::Relaxed);
     LARGEST.store(largest, Ordering::Relaxed);
-}
-
-/// Returns whether an address lies between the least and the largest one of pageable memory.
-pub(super) fn may_be_pageable(address: u64) -> bool {
-    let largest = LARGEST.load(Ordering::Relaxed);
-    LEAST.load(Ordering::Relaxed) <= address && address < largest
 }
 
 /// Records a launch. Returns false if it is not to be seen.
@@ -219,11 +230,41 @@ pub(super) unsafe fn record(
     true
 }
 
-/// Records that the last launch, which is not made yet, has waited for moves.
-pub(super) fn mark_moves(device: Device, stream: Stream, moves: u64) {
+/// Records that the last launch, which is not made yet, waits for moves in its stream. Returns
+/// false if nobody can tell when they have ended.
+pub(super) fn mark_moves(device: Device, stream: Stream, moves: u64) -> bool {
     let mut traces = traces();
     let trace = traces.entry(device).or_default();
-    trace.mark(trace.number.saturating_sub(1), moves, stream);
+    trace.moves_in = Some(stream as usize);
+    trace.mark(trace.number.saturating_sub(1), moves, stream)
+}
+
+/// Returns whether there are moves that launches wait for.
+pub(super) fn is_moving(device: Device) -> bool {
+    traces().get(&device).is_some_and(Trace::is_moving)
+}
+
+/// Returns whether there are such moves in another stream.
+pub(super) fn is_moving_beside(device: Device, stream: Stream) -> bool {
+    let traces = traces();
+    let others = traces
+        .get(&device)
+        .filter(|trace| trace.moves_in != Some(stream as usize));
+    others.is_some_and(Trace::is_moving)
+}
+
+/// Waits for the moves that launches wait for. Returns whether they have ended.
+pub(super) fn wait(device: Device) -> bool {
+    let begun = Instant::now();
+    loop {
+        if !traces().get(&device).is_some_and(Trace::has_unended) {
+            return true;
+        }
+        if begun.elapsed() > PATIENCE {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
 }
 
 /// Tells the memory of a GPU what was launched and where the GPU is. A context in which the program

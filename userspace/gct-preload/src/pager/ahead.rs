@@ -27,9 +27,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The most pieces of a launch that are kept.
 const PIECES_MAX: usize = 256;
 
-/// The most places of an allocation that are views of one tensor: queries, keys and values.
-const VIEWS_MAX: usize = 4;
-
 /// A launch, and the addresses of the pieces into which its arguments point.
 #[derive(Clone, Debug)]
 struct Launch {
@@ -126,8 +123,6 @@ pub(super) struct Ahead {
     rests_until: Ns,
     /// When a launch asked last what it should wait for.
     asked: Ns,
-    /// Room on the GPU that moves have left.
-    left: Bytes,
     next: Vec<Next>,
     /// How often all uses of the step were looked at for moves.
     #[cfg(test)]
@@ -249,12 +244,16 @@ impl Memory {
     }
 
     /// Makes a step of the last launches.
+    ///
+    /// Only the start of an argument is known: a use is one of the pieces behind it, too, up to the
+    /// next one into which an argument points.
     fn step(&self, period: usize, by: usize) -> Step {
         let log = &self.ahead.log;
         let begins = log.len() - period;
         let launches = || log.iter().skip(begins);
-        let starts = launches().flat_map(|launch| launch.pieces.iter().copied());
-        let starts: BTreeSet<u64> = starts.collect();
+        let starts: BTreeSet<u64> = launches()
+            .flat_map(|launch| launch.pieces.iter().copied())
+            .collect();
         let mut step = Step {
             // CAST: widening.
             anchor: self.ahead.number.wrapping_sub(period as u64),
@@ -268,7 +267,13 @@ impl Memory {
             step.direct.push(launch.pieces.clone());
             let before = (begins + at).checked_sub(period).map(|at| &log[at].pieces);
             for piece in &launch.pieces {
-                step.addresses.extend(self.reach(*piece, launch, &starts));
+                let end = self
+                    .at(*piece)
+                    .map_or(0, |at| self.spans[at].base + self.spans[at].bytes);
+                let behind = (*piece..end).step_by(super::PIECE as usize).skip(1);
+                let behind = behind.take_while(|piece| !starts.contains(piece));
+                step.addresses
+                    .extend(core::iter::once(*piece).chain(behind));
                 let mut of = Use::new(usize::MAX);
                 of.is_repeated = before.is_some_and(|pieces| pieces.contains(piece));
                 step.uses.resize(step.addresses.len(), of);
@@ -276,36 +281,6 @@ impl Memory {
             step.starts.push(step.addresses.len());
         }
         step
-    }
-
-    /// Returns the addresses of the pieces that a launch uses by an argument, of which only the
-    /// start is known.
-    ///
-    /// Arguments of the step that point to few places of an allocation are views of one tensor: it
-    /// is used up to where the same launch points next. Where they point to many, each is a tensor,
-    /// and ends where the next one begins.
-    fn reach(&self, piece: u64, launch: &Launch, starts: &BTreeSet<u64>) -> Vec<u64> {
-        let Some(span) = self.at(piece).map(|at| &self.spans[at]) else {
-            return vec![piece];
-        };
-        let end = span.base + span.bytes;
-        let are_views = starts.range(span.base..end).nth(VIEWS_MAX).is_none();
-        let ends = |at: &u64| match are_views {
-            true => launch.pieces.contains(at),
-            false => starts.contains(at),
-        };
-        let behind = (piece..end).step_by(super::PIECE as usize).skip(1);
-        let behind = behind.take_while(|at| !ends(at));
-        core::iter::once(piece).chain(behind).collect()
-    }
-
-    /// Returns the pieces that the launch of the step with this first one uses.
-    #[cfg(test)]
-    pub(super) fn pieces_of(&self, first: u64) -> usize {
-        let step = self.ahead.step.as_ref().unwrap();
-        let begins = |pieces: &Vec<u64>| pieces.first() == Some(&first);
-        let at = step.direct.iter().position(begins).unwrap();
-        step.starts[at + 1] - step.starts[at]
     }
 
     /// Names the pieces of the step by their indices, which change with the allocations.
@@ -392,61 +367,41 @@ impl Memory {
         is_expected.then(|| step.uses_of(number))
     }
 
-    /// Returns the moves that the last launch, which is not made yet, should wait for.
-    pub(crate) fn before_launch(&mut self, now: Ns) -> Vec<Move> {
+    /// Returns the next move that the last launch, which is not made yet, should wait for.
+    pub(crate) fn before_launch(&mut self, now: Ns) -> Option<Move> {
         self.ahead.asked = now;
         if self.is_over() || now < self.ahead.rests_until {
-            return Vec::new();
+            return None;
         }
         self.relocate();
         if !self.has_remote_ahead() {
-            return Vec::new();
+            return None;
         }
-        let Some(launch) = self.expected().filter(|launch| self.decides(launch)) else {
-            return Vec::new();
-        };
+        let launch = self.expected().filter(|launch| self.decides(launch))?;
+        let step = self.ahead.step.as_mut()?;
+        let next = &mut self.ahead.next;
+        next.resize(self.pieces.len(), Next::default());
+        let free = super::minus(self.room, self.charged);
+        // Room that has just become free may be wanted again.
+        let device = Bytes(free.device).min(self.free.steady());
         #[cfg(test)]
         {
             self.ahead.decisions += 1;
         }
-        let moves = self.plan(launch, now);
-        if let (true, Some(step)) = (moves.is_empty(), &mut self.ahead.step) {
-            let number = self.ahead.number.wrapping_sub(1);
-            step.again = repeats::again_after(number, step.names.len());
-        }
-        moves
-    }
-
-    /// Plans the moves before the launch with these uses, if any pays for it, and before those
-    /// behind it.
-    fn plan(&mut self, launch: Range<usize>, now: Ns) -> Vec<Move> {
-        let free = super::minus(self.room, self.charged);
-        // Room that has just become free may be wanted again, but for what moves have left.
-        let mut device = Bytes(free.device).min(self.free.steady().max(self.ahead.left));
-        let Some(step) = &self.ahead.step else {
-            return Vec::new();
-        };
-        let next = &mut self.ahead.next;
-        next.resize(self.pieces.len(), Next::default());
-        let mut moves = vec![Move::Return(0); prefetch::BATCH];
-        let room = (device, Bytes(free.host));
         let times = (self.ahead.price.get(), now);
-        let planned = prefetch::plan(
+        let made = prefetch::before(
             launch,
             &self.pieces,
             &step.uses,
             next,
-            room,
+            (device, Bytes(free.host)),
             times,
-            &mut moves,
         );
-        moves.truncate(planned);
-        for made in &moves {
-            let bytes = |at: Option<usize>| at.map_or(Bytes(0), |at| self.pieces[at].bytes);
-            device = device + bytes(made.leaves()) - bytes(made.comes());
+        if made.is_none() {
+            let number = self.ahead.number.wrapping_sub(1);
+            step.again = repeats::again_after(number, step.names.len());
         }
-        self.ahead.left = device;
-        moves
+        made
     }
 
     /// Records that the last launch is made now.
@@ -463,7 +418,6 @@ impl Memory {
 
     /// Moves nothing before launches for a while.
     pub(crate) fn rest(&mut self, now: Ns) {
-        self.ahead.left = Bytes(0);
         self.ahead.rests_until = repeats::rests_until(now);
     }
 }

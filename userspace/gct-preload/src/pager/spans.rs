@@ -11,8 +11,8 @@ use gct_core::policy::placement::Piece;
 pub(super) struct Span {
     pub(super) base: u64,
     pub(super) bytes: u64,
-    /// The context that made it.
-    pub(super) context: usize,
+    /// The driver's number of it, which no other allocation has ever.
+    pub(super) number: Option<u64>,
     /// Its first piece.
     pub(super) first: usize,
 }
@@ -28,15 +28,15 @@ impl Span {
 #[derive(Debug)]
 pub(crate) struct Detached {
     base: u64,
-    context: usize,
+    number: Option<u64>,
     placed: Placed,
 }
 
 impl Detached {
-    pub(super) const fn new(base: u64, context: usize, placed: Placed) -> Self {
+    pub(super) const fn new(base: u64, number: Option<u64>, placed: Placed) -> Self {
         Self {
             base,
-            context,
+            number,
             placed,
         }
     }
@@ -49,11 +49,7 @@ impl Detached {
         &self.placed.0
     }
 
-    pub(crate) const fn base(&self) -> u64 {
-        self.base
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.pieces().iter().map(|piece| piece.bytes.get()).sum()
     }
 }
@@ -93,12 +89,6 @@ impl Memory {
         self.beginning_at(address).is_some()
     }
 
-    /// Returns the address and the size of the allocation that contains an address.
-    pub(crate) fn span_of(&self, address: u64) -> Option<(u64, u64)> {
-        let span = &self.spans[self.at(address)?];
-        Some((span.base, span.bytes))
-    }
-
     /// Forgets an allocation that is about to be freed, and still charges it.
     pub(crate) fn detach(&mut self, base: u64) -> Option<Detached> {
         self.beginning_at(base).map(|at| self.take(at))
@@ -115,7 +105,7 @@ impl Memory {
         }
         self.uses.drain(span.pieces());
         let pieces = self.pieces.drain(span.pieces()).collect();
-        Detached::new(span.base, span.context, Placed(pieces))
+        Detached::new(span.base, span.number, Placed(pieces))
     }
 
     /// Records an allocation that could not be freed, or is new.
@@ -134,7 +124,7 @@ impl Memory {
         let span = Span {
             base: detached.base,
             bytes: detached.bytes(),
-            context: detached.context,
+            number: detached.number,
             first,
         };
         self.spans.insert(at, span);
